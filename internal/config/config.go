@@ -1,0 +1,159 @@
+// Package config is Lockstep's configuration: one strict YAML file. Types,
+// defaults and the texts of the reference stand here; load.go reads and checks
+// a file, reference.go writes docs/config.md from the same tags.
+package config
+
+import (
+	"time"
+)
+
+// Config is the whole file. Field tags: yaml is the key, doc the sentence of
+// the reference; defaults are those of Default.
+type Config struct {
+	Listeners   []Listener  `yaml:"listeners" doc:"Where clients connect. One listener for now."`
+	Destination Destination `yaml:"destination" doc:"The cluster behind the proxy: clients are passed through to it, mirrors are written into it."`
+	Mirrors     []Mirror    `yaml:"mirrors" doc:"What is mirrored into the destination. May be empty: then Lockstep is a plain proxy."`
+	Admin       Admin       `yaml:"admin" doc:"Health, metrics and status over HTTP."`
+	Instance    Instance    `yaml:"instance" doc:"This process among the Locksteps in front of one destination."`
+	Limits      Limits      `yaml:"limits" doc:"Bounds on memory, connections and time."`
+	Log         Log         `yaml:"log" doc:"Logging, to standard error."`
+}
+
+// Listener is one bootstrap address and the ports of the brokers behind it.
+type Listener struct {
+	Address        string    `yaml:"address" doc:"host:port that clients use as bootstrap address."`
+	AdvertisedHost string    `yaml:"advertised_host" doc:"Host name that clients are told for every broker. Default: the host of address; 0.0.0.0 and :: are refused."`
+	BrokerPorts    PortRange `yaml:"broker_ports" doc:"Ports for the brokers, FIRST-LAST: broker id n is at FIRST+n, over restarts too. A broker id without a port is an error in the log and is not advertised."`
+}
+
+// Destination is the cluster behind the proxy.
+type Destination struct {
+	Bootstrap               []string `yaml:"bootstrap" doc:"host:port of some of its brokers; all are tried."`
+	TLS                     TLS      `yaml:"tls" doc:"TLS of all connections to it."`
+	SASL                    SASL     `yaml:"sasl" doc:"Credentials of Lockstep's own connections. Clients' credentials pass through untouched."`
+	LedgerReplicationFactor int      `yaml:"ledger_replication_factor" doc:"Replicas of the topic __mirror_state. 0: three, or as many as there are brokers."`
+}
+
+// Source is the cluster that a mirror reads.
+type Source struct {
+	Bootstrap []string `yaml:"bootstrap" doc:"host:port of some of the source's brokers; all are tried."`
+	TLS       TLS      `yaml:"tls" doc:"TLS of the connections to the source."`
+	SASL      SASL     `yaml:"sasl" doc:"Credentials for the source."`
+}
+
+// TLS of a connection that Lockstep opens.
+type TLS struct {
+	Enabled            bool   `yaml:"enabled" doc:"Use TLS."`
+	CAFile             string `yaml:"ca_file" doc:"PEM file with the authorities to trust. Default: the system's."`
+	CertFile           string `yaml:"cert_file" doc:"PEM file with the client certificate; needs key_file."`
+	KeyFile            string `yaml:"key_file" doc:"PEM file with the client key; needs cert_file."`
+	ServerName         string `yaml:"server_name" doc:"Name to verify in the broker's certificate. Default: the host dialled."`
+	InsecureSkipVerify bool   `yaml:"insecure_skip_verify" doc:"Accept any certificate. For tests only."`
+}
+
+// SASL credentials; the password never stands in the file.
+type SASL struct {
+	Mechanism    string `yaml:"mechanism" doc:"PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Empty: no SASL."`
+	Username     string `yaml:"username" doc:"User name."`
+	PasswordFile string `yaml:"password_file" doc:"File that holds the password; surrounding white space is dropped. One of password_file and password_env."`
+	PasswordEnv  string `yaml:"password_env" doc:"Environment variable that holds the password."`
+}
+
+// Mirror is a named source with its filters.
+type Mirror struct {
+	Name                   string   `yaml:"name" doc:"Unique name: letters, digits, dot, dash, underscore."`
+	Source                 Source   `yaml:"source" doc:"The cluster to read."`
+	Topics                 Topics   `yaml:"topics" doc:"Which topics."`
+	ReplicationFactor      int      `yaml:"replication_factor" doc:"Of topics created on the destination. 0: the destination's default."`
+	Acks                   Acks     `yaml:"acks" doc:"all: a record counts as mirrored when every in-sync replica has it. leader: when the leader has it; offsets shown still come only from below the high watermark."`
+	FetchMaxBytes          Bytes    `yaml:"fetch_max_bytes" doc:"Most bytes of one fetch answer from a source broker."`
+	FetchPartitionMaxBytes Bytes    `yaml:"fetch_partition_max_bytes" doc:"Most bytes of one partition in it; a larger batch comes alone."`
+	FetchWaitMax           Duration `yaml:"fetch_wait_max" doc:"How long a source broker may hold a fetch that has no data."`
+	MetadataRefresh        Duration `yaml:"metadata_refresh" doc:"How often topics, partitions, configs and leaders are looked at without a reason."`
+	MinCompactionLag       Duration `yaml:"min_compaction_lag" doc:"Floor for min.compaction.lag.ms of compacted topics on the destination while they are mirrored (hazard H1)."`
+	RetryBackoffMin        Duration `yaml:"retry_backoff_min" doc:"First pause before a FAILED partition is tried again; doubles, with jitter."`
+	RetryBackoffMax        Duration `yaml:"retry_backoff_max" doc:"Longest such pause."`
+	RetryAttempts          int      `yaml:"retry_attempts" doc:"Tries before a FAILED partition waits for the operator."`
+}
+
+// Topics selects topics by regular expressions.
+type Topics struct {
+	Include []string `yaml:"include" doc:"RE2 expressions; a topic is mirrored when one matches its whole name."`
+	Exclude []string `yaml:"exclude" doc:"RE2 expressions; exclude wins over include."`
+}
+
+// Admin is the HTTP endpoint.
+type Admin struct {
+	Address   string `yaml:"address" doc:"host:port of /livez, /readyz, /metrics and the status API. Empty: none. Anything but loopback needs token_file."`
+	TokenFile string `yaml:"token_file" doc:"File with a bearer token that every request but /livez and /readyz must carry."`
+}
+
+// Instance names this process.
+type Instance struct {
+	ID             string   `yaml:"id" doc:"Stable name of this instance; set, a restart takes its partitions back at once. Default: random, a restart waits for session_timeout after a crash."`
+	SessionTimeout Duration `yaml:"session_timeout" doc:"After this time without a heartbeat another instance takes over. Within the destination's group.min/max.session.timeout.ms."`
+}
+
+// Limits bound what the process uses.
+type Limits struct {
+	MaxFrameBytes         Bytes    `yaml:"max_frame_bytes" doc:"Largest request or rewritten answer; a larger frame closes its connection."`
+	MaxConnections        int      `yaml:"max_connections" doc:"Client connections at once."`
+	ClientOutboundMax     Bytes    `yaml:"client_outbound_max" doc:"Bytes waiting for a slow reader before its broker is no longer read."`
+	FetchUpstreamMaxBytes Bytes    `yaml:"fetch_upstream_max_bytes" doc:"Most bytes asked of a broker for one client fetch that touches mirror topics."`
+	MirrorMemory          Bytes    `yaml:"mirror_memory" doc:"Bytes fetched from sources and not yet written, over all mirrors."`
+	IdleTimeout           Duration `yaml:"idle_timeout" doc:"A client connection without traffic is closed after this time."`
+	HandshakeTimeout      Duration `yaml:"handshake_timeout" doc:"Time for a new connection's first request, and for reaching the broker."`
+	DrainTimeout          Duration `yaml:"drain_timeout" doc:"On SIGTERM: time over which client connections are closed once their requests are answered."`
+}
+
+// Log sets up logging.
+type Log struct {
+	Level  string `yaml:"level" doc:"debug, info, warn or error."`
+	Format string `yaml:"format" doc:"text or json."`
+}
+
+// Default has every default; a file only says what differs.
+func Default() Config {
+	return Config{
+		Admin:    Admin{Address: "127.0.0.1:9644"},
+		Instance: Instance{SessionTimeout: Duration(10 * time.Second)},
+		Limits: Limits{
+			MaxFrameBytes:         100 << 20,
+			MaxConnections:        10000,
+			ClientOutboundMax:     4 << 20,
+			FetchUpstreamMaxBytes: 8 << 20,
+			MirrorMemory:          64 << 20,
+			IdleTimeout:           Duration(10 * time.Minute),
+			HandshakeTimeout:      Duration(10 * time.Second),
+			DrainTimeout:          Duration(30 * time.Second),
+		},
+		Log: Log{Level: "info", Format: "text"},
+	}
+}
+
+// DefaultMirror has the defaults of one entry of mirrors.
+func DefaultMirror() Mirror {
+	return Mirror{
+		Topics:                 Topics{Exclude: []string{"__.*"}},
+		Acks:                   AcksAll,
+		FetchMaxBytes:          16 << 20,
+		FetchPartitionMaxBytes: 1 << 20,
+		FetchWaitMax:           Duration(500 * time.Millisecond),
+		MetadataRefresh:        Duration(time.Minute),
+		MinCompactionLag:       Duration(time.Hour),
+		RetryBackoffMin:        Duration(100 * time.Millisecond),
+		RetryBackoffMax:        Duration(300 * time.Second),
+		RetryAttempts:          20,
+	}
+}
+
+// UnmarshalYAML fills in an entry's defaults before its keys are read.
+func (m *Mirror) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Mirror
+	p := plain(DefaultMirror())
+	if err := unmarshal(&p); err != nil {
+		return err
+	}
+	*m = Mirror(p)
+	return nil
+}
