@@ -1,0 +1,50 @@
+package proxy
+
+// CloseReason says why a client connection ended. It is the word in the log
+// and the label of lockstep_closed_connections_total.
+type CloseReason uint8
+
+// The reasons, in no order.
+const (
+	ReasonClientEOF        CloseReason = iota // the client closed, or its connection broke
+	ReasonBrokerEOF                           // the broker closed, or its connection broke
+	ReasonFrameTooLarge                       // a frame above limits.max_frame_bytes
+	ReasonBadFrame                            // the client sent something that is no Kafka frame
+	ReasonLooksLikeTLS                        // a TLS hello on a plaintext listener
+	ReasonLooksLikeHTTP                       // an HTTP request
+	ReasonUnknownAPI                          // an API key or version that was not advertised
+	ReasonSlowConsumer                        // the client took nothing of what waits for it for limits.idle_timeout
+	ReasonIdle                                // no request for limits.idle_timeout
+	ReasonStalledFrame                        // a request was begun and not continued for limits.idle_timeout
+	ReasonHandshakeTimeout                    // no first request within limits.handshake_timeout
+	ReasonConnectFailed                       // no broker could be reached for this connection
+	ReasonDraining                            // Lockstep shuts down
+	ReasonAcks0Refused                        // a refused produce that has no answer (acks=0)
+	ReasonProtocolError                       // the broker sent something that answers no request, or can't be understood
+	ReasonViewStale                           // the ledger view is too old to serve a mirror topic
+	ReasonMaxConnections                      // above limits.max_connections
+	ReasonInternal                            // a fault of Lockstep
+	numReasons
+)
+
+var reasonWords = [numReasons]string{
+	"client_eof", "broker_eof", "frame_too_large", "bad_frame", "looks_like_tls", "looks_like_http", "unknown_api",
+	"slow_consumer", "idle", "stalled_frame", "handshake_timeout", "connect_failed", "draining", "acks0_refused",
+	"protocol_error", "view_stale", "max_connections", "internal",
+}
+
+func (r CloseReason) String() string {
+	if r < numReasons {
+		return reasonWords[r]
+	}
+	return "internal"
+}
+
+// expected reasons are part of normal life and logged at debug level.
+func (r CloseReason) expected() bool {
+	switch r {
+	case ReasonClientEOF, ReasonBrokerEOF, ReasonIdle, ReasonDraining:
+		return true
+	}
+	return false
+}
