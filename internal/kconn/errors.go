@@ -1,0 +1,86 @@
+package kconn
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// What can be wrong with a connection, for errors.Is; the text that wraps one
+// of these says what to do. Name gives the word for metrics.
+var (
+	ErrRefused     = errors.New("connection refused")
+	ErrUnreachable = errors.New("host unreachable")
+	ErrTimeout     = errors.New("timed out")
+	ErrClosed      = errors.New("connection closed by the broker")
+	ErrTLSMismatch = errors.New("one side speaks TLS and the other does not")
+	ErrCertificate = errors.New("certificate not accepted")
+	ErrCredentials = errors.New("credentials not accepted")
+	ErrMechanism   = errors.New("SASL mechanism not offered")
+	ErrNonsense    = errors.New("answer is not the Kafka protocol")
+	ErrVersion     = errors.New("no version in common")
+	// ErrNotSent: not a single byte of the request went out, so it can't have
+	// had any effect.
+	ErrNotSent = errors.New("request not sent")
+)
+
+// Name is a short word for err's cause: log field and metric label.
+func Name(err error) string {
+	for _, c := range []struct {
+		err  error
+		name string
+	}{
+		{ErrRefused, "refused"},
+		{ErrTLSMismatch, "tls_mismatch"},
+		{ErrCertificate, "certificate"},
+		{ErrCredentials, "credentials"},
+		{ErrMechanism, "sasl_mechanism"},
+		{ErrNonsense, "nonsense"},
+		{ErrVersion, "version"},
+		{ErrTimeout, "timeout"},
+		{ErrUnreachable, "unreachable"},
+		{ErrClosed, "closed"},
+		{context.Canceled, "canceled"},
+	} {
+		if errors.Is(err, c.err) {
+			return c.name
+		}
+	}
+	return "other"
+}
+
+// classify wraps a network error with the sentinel that names it.
+func classify(err error) error {
+	var (
+		ne   net.Error
+		dns  *net.DNSError
+		rec  tls.RecordHeaderError
+		alrt tls.AlertError
+		ua   x509.UnknownAuthorityError
+		hn   x509.HostnameError
+		ci   x509.CertificateInvalidError
+	)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &rec):
+		return fmt.Errorf("%w: the broker's port is plaintext, switch tls off or use its TLS port: %w", ErrTLSMismatch, err)
+	case errors.As(err, &ua), errors.As(err, &hn), errors.As(err, &ci), errors.As(err, &alrt):
+		return fmt.Errorf("%w: check tls.ca_file, tls.server_name and the client certificate: %w", ErrCertificate, err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: nothing listens there: %w", ErrRefused, err)
+	case errors.As(err, &dns), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return err
+}
