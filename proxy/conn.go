@@ -1,0 +1,477 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/panjf2000/gnet/v2/pkg/netpoll"
+	"github.com/panjf2000/gnet/v2/pkg/socket"
+	"golang.org/x/sys/unix"
+)
+
+// conn is one side of a session, as the session core sees it. All methods and
+// all callbacks run on one event loop.
+type conn interface {
+	// write sends b: what the socket takes at once goes out from b itself, the
+	// rest is copied and sent later. b may be reused after the call. After an
+	// error it does nothing.
+	write(b []byte)
+	// writev is write of several buffers; the slices in bufs are changed.
+	writev(bufs [][]byte)
+	// buffered is the number of bytes written and not yet taken by the socket.
+	buffered() int
+	// setReading starts or stops reading. Nothing is lost: bytes stay in the
+	// socket. A callback that stops reading gets no more data.
+	setReading(on bool)
+	// finish ends the connection in order: what is buffered is sent, the writing
+	// side is shut down, what still comes is discarded until the peer closes (a
+	// close with unread bytes would be a reset, which may destroy what the peer
+	// has not read yet), or until linger passed without progress. No callback
+	// comes any more.
+	finish(linger time.Duration)
+	// abort ends it now. No callback comes any more.
+	abort()
+	remote() string
+}
+
+// connHandler gets a conn's events.
+type connHandler interface {
+	// onData: b is the loop's read buffer, valid during the call.
+	onData(c conn, b []byte)
+	// onDrained: something of what was buffered has gone out.
+	onDrained(c conn)
+	// onEOF: the peer closed its writing side (io.EOF) or the connection broke;
+	// no more data comes. What was buffered may still go out.
+	onEOF(c conn, err error)
+	// onBroken: nothing can be sent any more; sent bytes may be lost. Data may
+	// still come, then onEOF.
+	onBroken(c conn, err error)
+}
+
+// outQueue holds what a socket didn't take, in chunks of one size from the
+// loop's free list.
+type outQueue struct {
+	chunks [][]byte
+	head   int // bytes of chunks[0] that are sent
+	n      int // bytes waiting
+}
+
+const (
+	chunkBytes     = 64 << 10
+	freeChunks     = 64 // kept per loop: 4 MiB
+	maxFlushChunks = 16
+)
+
+func (q *outQueue) push(l *loop, b []byte) {
+	q.n += len(b)
+	l.hold(len(b))
+	for len(b) > 0 {
+		last := len(q.chunks) - 1
+		if last < 0 || len(q.chunks[last]) == cap(q.chunks[last]) {
+			q.chunks = append(q.chunks, l.chunk())
+			last++
+		}
+		c := q.chunks[last]
+		n := min(len(b), cap(c)-len(c))
+		q.chunks[last] = append(c, b[:n]...)
+		b = b[n:]
+	}
+}
+
+// drop takes n sent bytes off the front.
+func (q *outQueue) drop(l *loop, n int) {
+	q.n -= n
+	l.hold(-n)
+	done := 0
+	for n > 0 {
+		c := q.chunks[done]
+		if left := len(c) - q.head; n < left {
+			q.head += n
+			break
+		} else {
+			n -= left
+		}
+		q.head = 0
+		l.freeChunk(c)
+		done++
+	}
+	k := copy(q.chunks, q.chunks[done:])
+	clear(q.chunks[k:])
+	q.chunks = q.chunks[:k]
+}
+
+func (l *loop) chunk() []byte {
+	if n := len(l.chunks); n > 0 {
+		c := l.chunks[n-1]
+		l.chunks[n-1] = nil
+		l.chunks = l.chunks[:n-1]
+		return c
+	}
+	return make([]byte, 0, chunkBytes)
+}
+
+func (l *loop) freeChunk(c []byte) {
+	if len(l.chunks) < freeChunks {
+		l.chunks = append(l.chunks, c[:0])
+	}
+}
+
+// sockConn is a conn over a socket that the loop's poller watches.
+type sockConn struct {
+	l   *loop
+	fd  int
+	h   connHandler // nil: finishing, or closed
+	out outQueue
+	reg registration
+
+	reading   bool // the session wants data
+	eof       bool // the reading side has ended
+	broken    bool // the writing side has ended
+	finishing bool
+	shut      bool // SHUT_WR done
+	closed    bool
+
+	addr     string
+	moved    int64 // bytes moved, to see progress while finishing
+	in, sent counter
+}
+
+// counter is a metric of bytes.
+type counter interface{ Add(float64) }
+
+// adopt takes over c's socket: c is closed, a duplicate of its fd lives on.
+// The result isn't registered with a loop yet. Any goroutine may call it.
+func adopt(c net.Conn) (*sockConn, error) {
+	defer c.Close() //nolint:errcheck // the duplicate lives on
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return nil, fmt.Errorf("a connection of type %T has no socket", c)
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	var dupErr error
+	if err := raw.Control(func(f uintptr) { fd, dupErr = socket.Dup(int(f)) }); err != nil {
+		return nil, err
+	}
+	if dupErr != nil {
+		return nil, fmt.Errorf("duplicate a socket (raise the limit on open files?): %w", dupErr)
+	}
+	return &sockConn{fd: fd, addr: c.RemoteAddr().String()}, nil
+}
+
+// attach registers the connection with the loop; loop only.
+func (c *sockConn) attach(l *loop, h connHandler, in, sent counter) error {
+	c.l, c.h, c.in, c.sent = l, h, in, sent
+	l.conns[c.fd] = c
+	l.load.Add(1)
+	c.reading = true
+	if err := c.update(); err != nil {
+		c.abort()
+		return err
+	}
+	return nil
+}
+
+// discard closes a connection that was never attached.
+func (c *sockConn) discard() { _ = unix.Close(c.fd) }
+
+func (c *sockConn) remote() string { return c.addr }
+func (c *sockConn) buffered() int  { return c.out.n }
+
+func (c *sockConn) onEvent(ev netpoll.IOEvent, flags netpoll.IOFlags) {
+	failed := netpoll.IsErrorEvent(ev, flags)
+	if netpoll.IsWriteEvent(ev) || failed {
+		c.flush()
+	}
+	if c.closed {
+		return
+	}
+	if c.wantRead() {
+		if netpoll.IsReadEvent(ev) || failed {
+			c.read()
+		}
+		return
+	}
+	// Not reading: the registration is edge triggered (see update), so this
+	// comes once. What the peer sent before stays readable for the session.
+	if failed && c.out.n == 0 {
+		c.setBroken(errHangup)
+	}
+}
+
+var errHangup = errors.New("the peer is gone")
+
+func (c *sockConn) read() {
+	n, err := unix.Read(c.fd, c.l.buf)
+	switch {
+	case n > 0:
+		c.moved += int64(n)
+		if c.finishing {
+			return // discarded
+		}
+		c.in.Add(float64(n))
+		c.h.onData(c, c.l.buf[:n])
+		return
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return
+	case err == nil:
+		err = io.EOF
+	}
+	c.eof = true
+	if err != io.EOF {
+		c.dropOut()
+		c.broken = true
+	}
+	if c.finishing {
+		c.finishStep()
+		return
+	}
+	c.mustUpdate()
+	if c.h != nil {
+		c.h.onEOF(c, err)
+	}
+}
+
+func (c *sockConn) write(b []byte) {
+	if c.broken || c.closed || len(b) == 0 {
+		return
+	}
+	if c.out.n == 0 {
+		n, err := writeSome(c.fd, b)
+		c.wrote(n)
+		if err != nil {
+			c.setBroken(err)
+			return
+		}
+		b = b[n:]
+	}
+	if len(b) > 0 {
+		c.out.push(c.l, b)
+		c.mustUpdate()
+	}
+}
+
+func (c *sockConn) writev(bufs [][]byte) {
+	if c.broken || c.closed {
+		return
+	}
+	if c.out.n == 0 {
+		for len(bufs) > 0 {
+			k := min(len(bufs), 512) // below IOV_MAX
+			n, err := unix.Writev(c.fd, bufs[:k])
+			if n > 0 {
+				c.wrote(n)
+			}
+			if err == unix.EINTR {
+				continue
+			}
+			if err != nil && err != unix.EAGAIN {
+				c.setBroken(err)
+				return
+			}
+			n = max(n, 0)
+			for len(bufs) > 0 && n >= len(bufs[0]) {
+				n -= len(bufs[0])
+				bufs = bufs[1:]
+				k--
+			}
+			if len(bufs) > 0 && n > 0 {
+				bufs[0] = bufs[0][n:]
+			}
+			if k > 0 { // the socket is full
+				break
+			}
+		}
+	}
+	for _, b := range bufs {
+		c.out.push(c.l, b)
+	}
+	if c.out.n > 0 {
+		c.mustUpdate()
+	}
+}
+
+// writeSome writes until the socket is full.
+func writeSome(fd int, b []byte) (done int, err error) {
+	for done < len(b) {
+		n, err := unix.Write(fd, b[done:])
+		if n > 0 {
+			done += n
+		}
+		if err == unix.EAGAIN {
+			return done, nil
+		}
+		if err != nil && err != unix.EINTR {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+func (c *sockConn) wrote(n int) {
+	if n > 0 {
+		c.moved += int64(n)
+		c.sent.Add(float64(n))
+	}
+}
+
+// flush sends what waits, as far as the socket takes it.
+func (c *sockConn) flush() {
+	if c.out.n == 0 || c.closed {
+		return
+	}
+	progress := false
+	for c.out.n > 0 {
+		iov := c.l.iov[:0]
+		for i, b := range c.out.chunks[:min(len(c.out.chunks), maxFlushChunks)] {
+			if i == 0 {
+				b = b[c.out.head:]
+			}
+			iov = append(iov, b)
+		}
+		n, err := unix.Writev(c.fd, iov)
+		clear(iov)
+		c.l.iov = iov
+		if n > 0 {
+			c.wrote(n)
+			c.out.drop(c.l, n)
+			progress = true
+		}
+		if err == unix.EAGAIN {
+			break
+		}
+		if err != nil && err != unix.EINTR {
+			c.setBroken(err)
+			return
+		}
+	}
+	c.mustUpdate()
+	if !progress {
+		return
+	}
+	if c.finishing {
+		c.finishStep()
+	} else if c.h != nil {
+		c.h.onDrained(c)
+	}
+}
+
+func (c *sockConn) dropOut() {
+	if c.out.n > 0 {
+		c.out.drop(c.l, c.out.n)
+	}
+}
+
+// setBroken: nothing can be sent any more. The handler hears of it when the
+// current event is done, as it may be what is writing.
+func (c *sockConn) setBroken(err error) {
+	if c.broken || c.closed {
+		return
+	}
+	c.broken = true
+	c.dropOut()
+	c.mustUpdate()
+	if c.finishing {
+		c.finishStep()
+		return
+	}
+	c.l.after(func() {
+		if c.h != nil {
+			c.h.onBroken(c, err)
+		}
+	})
+}
+
+func (c *sockConn) setReading(on bool) {
+	if c.reading != on && !c.closed {
+		c.reading = on
+		c.mustUpdate()
+	}
+}
+
+func (c *sockConn) wantRead() bool { return c.reading && !c.eof }
+
+func (c *sockConn) finish(linger time.Duration) {
+	if c.finishing || c.closed {
+		return
+	}
+	c.h = nil
+	c.finishing = true
+	c.reading = true
+	c.mustUpdate()
+	c.finishStep()
+	if !c.closed {
+		c.lingerOn(linger, c.moved)
+	}
+}
+
+// lingerOn closes the connection when nothing has moved for a whole linger.
+// Once the writing side is shut down the time isn't prolonged: a peer that goes
+// on sending would keep it alive.
+func (c *sockConn) lingerOn(linger time.Duration, moved int64) {
+	wasShut := c.shut
+	c.l.afterFunc(linger, func() {
+		if c.closed {
+			return
+		}
+		if c.moved == moved || wasShut {
+			c.abort()
+			return
+		}
+		c.lingerOn(linger, c.moved)
+	})
+}
+
+func (c *sockConn) finishStep() {
+	if c.out.n > 0 {
+		return
+	}
+	if c.eof || c.broken {
+		c.abort()
+		return
+	}
+	if !c.shut {
+		c.shut = true
+		if err := unix.Shutdown(c.fd, unix.SHUT_WR); err != nil {
+			c.abort()
+		}
+	}
+}
+
+func (c *sockConn) abort() {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	c.h = nil
+	c.dropOut()
+	c.unregister()
+	if err := unix.Close(c.fd); err != nil {
+		c.l.log.Warn("closing a socket failed", "conn", c.addr, "err", err)
+	}
+	delete(c.l.conns, c.fd)
+	c.l.load.Add(-1)
+}
+
+// mustUpdate sets the poller's interest; epoll_ctl fails only for want of
+// memory or by a fault of ours: then the connection is ended.
+func (c *sockConn) mustUpdate() {
+	if c.closed {
+		return
+	}
+	if err := c.update(); err != nil {
+		c.l.log.Error("event poller refused a connection", "conn", c.addr, "err", err)
+		h := c.h
+		c.abort()
+		if h != nil {
+			c.l.after(func() { h.onEOF(c, fmt.Errorf("event poller: %w", err)) })
+		}
+	}
+}

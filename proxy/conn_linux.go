@@ -1,0 +1,68 @@
+package proxy
+
+import "github.com/panjf2000/gnet/v2/pkg/netpoll"
+
+// registration is what the poller has been told about a socket.
+type registration uint8
+
+const (
+	regNone registration = iota
+	regRead
+	regWrite
+	regReadWrite
+	regWatch // neither: only to hear of an error, see update
+)
+
+// update tells the poller what the connection waits for now.
+//
+// A paused socket is registered edge triggered for writing: one event at once,
+// which is ignored, then only errors and hang-ups, so that a client that
+// vanishes while it is paused is noticed. Level triggered an error would be
+// reported for ever.
+func (c *sockConn) update() error {
+	want := regWatch
+	switch r, w := c.wantRead(), c.out.n > 0; {
+	case r && w:
+		want = regReadWrite
+	case r:
+		want = regRead
+	case w:
+		want = regWrite
+	}
+	if want == c.reg {
+		return nil
+	}
+	pa := &netpoll.PollAttachment{FD: c.fd}
+	p := c.l.poller
+	if c.reg != regNone {
+		switch want { // the poller can change to these two without a delete
+		case regRead:
+			c.reg = want
+			return p.ModRead(pa, false)
+		case regReadWrite:
+			c.reg = want
+			return p.ModReadWrite(pa, false)
+		}
+		if err := p.Delete(c.fd); err != nil {
+			return err
+		}
+	}
+	c.reg = want
+	switch want {
+	case regRead:
+		return p.AddRead(pa, false)
+	case regReadWrite:
+		return p.AddReadWrite(pa, false)
+	case regWrite:
+		return p.AddWrite(pa, false)
+	default:
+		return p.AddWrite(pa, true)
+	}
+}
+
+func (c *sockConn) unregister() {
+	if c.reg != regNone {
+		c.reg = regNone
+		_ = c.l.poller.Delete(c.fd) // closing the fd removes it as well
+	}
+}
