@@ -43,6 +43,9 @@ type Batch struct {
 	P      int64 // physical base offset
 	Count  int64 // offsets it takes physically: lastOffsetDelta + 1
 	PEpoch int32 // partitionLeaderEpoch, written by the destination broker
+	// Control batches (markers of local transactions) are no records: the
+	// cleaner never trades one for a live record (hazard H1).
+	Control bool
 
 	Stamped bool
 	V       int64 // virtual base offset, from the stamp
