@@ -1,0 +1,247 @@
+package oracle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Isolation is a reader's isolation level, by its number on the wire.
+type Isolation int8
+
+// The isolation levels.
+const (
+	ReadUncommitted Isolation = iota
+	ReadCommitted
+)
+
+// String is the name that clients' settings use.
+func (i Isolation) String() string {
+	if i == ReadCommitted {
+		return "read_committed"
+	}
+	return "read_uncommitted"
+}
+
+// Special timestamps of ListOffsets.
+const (
+	Latest   int64 = -1
+	Earliest int64 = -2
+)
+
+// Offset is an answer of ListOffsets.
+type Offset struct {
+	Offset, Timestamp int64
+	LeaderEpoch       int32
+}
+
+// ListOffset asks a partition's leader for one timestamp.
+func ListOffset(ctx context.Context, bootstrap, topic string, partition int32, iso Isolation, ts int64) (Offset, error) {
+	var out Offset
+	err := retry(ctx, func() error {
+		c, _, err := DialLeader(ctx, bootstrap, topic, partition)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		out, err = listOffset(ctx, c, topic, partition, iso, ts)
+		return err
+	})
+	return out, err
+}
+
+func listOffset(ctx context.Context, c *Conn, topic string, partition int32, iso Isolation, ts int64) (Offset, error) {
+	r := kmsg.NewPtrListOffsetsRequest()
+	r.ReplicaID, r.IsolationLevel = -1, int8(iso)
+	t := kmsg.NewListOffsetsRequestTopic()
+	t.Topic = topic
+	p := kmsg.NewListOffsetsRequestTopicPartition()
+	p.Partition, p.Timestamp, p.CurrentLeaderEpoch = partition, ts, -1
+	t.Partitions = append(t.Partitions, p)
+	r.Topics = append(r.Topics, t)
+	resp, err := c.Do(ctx, r, 9)
+	if err != nil {
+		return Offset{}, err
+	}
+	for _, t := range resp.(*kmsg.ListOffsetsResponse).Topics {
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				return Offset{}, fmt.Errorf("oracle: ListOffsets %d of %s-%d: %w", ts, topic, partition, err)
+			}
+			return Offset{Offset: p.Offset, Timestamp: p.Timestamp, LeaderEpoch: p.LeaderEpoch}, nil
+		}
+	}
+	return Offset{}, fmt.Errorf("oracle: ListOffsets of %s-%d: empty answer", topic, partition)
+}
+
+// retry calls f again, a little later each time, while its error is one that Kafka clients retry.
+func retry(ctx context.Context, f func() error) error {
+	wait := 50 * time.Millisecond
+	for try := 0; ; try++ {
+		err := f()
+		if err == nil || try == 9 || !kerr.IsRetriable(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, time.Second)
+	}
+}
+
+// Dump is a partition from its earliest to its latest offset at that level (the last stable one for
+// ReadCommitted), as a correct consumer shows it: records below the log start are cut off a batch, control records
+// are left out, and with ReadCommitted aborted ones too.
+func Dump(ctx context.Context, bootstrap, topic string, partition int32, iso Isolation) ([]Rec, error) {
+	var recs []Rec
+	_, err := read(ctx, bootstrap, topic, partition, iso, func() { recs = nil }, func(b Batch, start int64, aborted bool) error {
+		if b.Control() || aborted {
+			return nil
+		}
+		r, err := b.Recs(partition)
+		recs = append(recs, slices.DeleteFunc(r, func(x Rec) bool { return x.Offset < start })...)
+		return err
+	})
+	return recs, err
+}
+
+// Batches is every batch of a partition, control and aborted ones included, from the first to the high watermark.
+func Batches(ctx context.Context, bootstrap, topic string, partition int32) ([]Batch, error) {
+	var out []Batch
+	_, err := read(ctx, bootstrap, topic, partition, ReadUncommitted, func() { out = nil }, func(b Batch, _ int64, _ bool) error {
+		out = append(out, b)
+		return nil
+	})
+	return out, err
+}
+
+// read walks the batches; reset is called before each attempt.
+func read(ctx context.Context, bootstrap, topic string, partition int32, iso Isolation, reset func(),
+	each func(b Batch, start int64, aborted bool) error,
+) (end int64, err error) {
+	err = retry(ctx, func() error {
+		reset()
+		end, err = readOnce(ctx, bootstrap, topic, partition, iso, each)
+		return err
+	})
+	return end, err
+}
+
+func readOnce(ctx context.Context, bootstrap, topic string, partition int32, iso Isolation,
+	each func(b Batch, start int64, aborted bool) error,
+) (int64, error) {
+	c, _, err := DialLeader(ctx, bootstrap, topic, partition)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	first, err := listOffset(ctx, c, topic, partition, iso, Earliest)
+	if err != nil {
+		return 0, err
+	}
+	last, err := listOffset(ctx, c, topic, partition, iso, Latest)
+	if err != nil {
+		return 0, err
+	}
+	w := walker{start: first.Offset, pos: first.Offset, end: last.Offset, iso: iso, open: map[int64]bool{}, each: each}
+	for w.pos < w.end {
+		p, err := Fetch(ctx, c, topic, partition, w.pos, iso)
+		if err != nil {
+			return 0, err
+		}
+		if err := w.answer(p); err != nil {
+			return 0, fmt.Errorf("oracle: %s-%d at %d: %w", topic, partition, w.pos, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, fmt.Errorf("oracle: %s-%d at %d of %d: %w", topic, partition, w.pos, w.end, err)
+		}
+	}
+	return w.end, nil
+}
+
+// Fetch is one fetch of one partition without a session (v12), 8 MiB and 500 ms at most.
+func Fetch(ctx context.Context, c *Conn, topic string, partition int32, offset int64, iso Isolation) (kmsg.FetchResponseTopicPartition, error) {
+	r := kmsg.NewPtrFetchRequest()
+	r.ReplicaID, r.IsolationLevel, r.MaxWaitMillis, r.MinBytes, r.MaxBytes = -1, int8(iso), 500, 1, 8<<20
+	r.SessionEpoch = -1
+	t := kmsg.NewFetchRequestTopic()
+	t.Topic = topic
+	p := kmsg.NewFetchRequestTopicPartition()
+	p.Partition, p.FetchOffset, p.PartitionMaxBytes = partition, offset, 8<<20
+	p.CurrentLeaderEpoch, p.LastFetchedEpoch = -1, -1
+	t.Partitions = append(t.Partitions, p)
+	r.Topics = append(r.Topics, t)
+	var none kmsg.FetchResponseTopicPartition
+	resp, err := c.Do(ctx, r, 12)
+	if err != nil {
+		return none, err
+	}
+	f := resp.(*kmsg.FetchResponse)
+	if err := kerr.ErrorForCode(f.ErrorCode); err != nil {
+		return none, fmt.Errorf("oracle: fetch %s-%d: %w", topic, partition, err)
+	}
+	for _, t := range f.Topics {
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				return p, fmt.Errorf("oracle: fetch %s-%d at %d: %w", topic, partition, offset, err)
+			}
+			return p, nil
+		}
+	}
+	return none, fmt.Errorf("oracle: fetch %s-%d: empty answer", topic, partition)
+}
+
+// walker follows the aborted transactions as a consumer does: a producer is in one from the first offset that the
+// answer lists for it to its next abort marker.
+type walker struct {
+	start, pos, end int64
+	iso             Isolation
+	open            map[int64]bool
+	each            func(b Batch, start int64, aborted bool) error
+}
+
+func (w *walker) answer(p kmsg.FetchResponseTopicPartition) error {
+	batches, err := ParseBatches(p.RecordBatches)
+	if err != nil {
+		return err
+	}
+	aborted := slices.Clone(p.AbortedTransactions)
+	slices.SortFunc(aborted, func(a, b kmsg.FetchResponseTopicPartitionAbortedTransaction) int {
+		return int(a.FirstOffset - b.FirstOffset)
+	})
+	clear(w.open)
+	for _, b := range batches {
+		for len(aborted) > 0 && aborted[0].FirstOffset < b.Next() {
+			w.open[aborted[0].ProducerID] = true
+			aborted = aborted[1:]
+		}
+		drop := w.iso == ReadCommitted && w.open[b.ProducerID] && b.Transactional()
+		if b.Control() {
+			abort, err := b.AbortMarker()
+			if err != nil {
+				return err
+			}
+			if abort {
+				delete(w.open, b.ProducerID)
+			}
+		}
+		if b.Next() <= w.pos {
+			return fmt.Errorf("the batch %v lies below the position", b)
+		}
+		if b.Base >= w.end {
+			w.pos = w.end
+			return nil
+		}
+		if err := w.each(b, w.start, drop); err != nil {
+			return err
+		}
+		w.pos = b.Next()
+	}
+	return nil
+}
