@@ -1,0 +1,495 @@
+package ledger
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+)
+
+const (
+	// retryPause is how long a view waits after an error before it asks again.
+	retryPause = 200 * time.Millisecond
+	// leaderRefresh is how often leaders are looked up without an error.
+	leaderRefresh = 30 * time.Second
+	// fetchPartitionBytes and fetchBytes bound one answer. A larger batch is
+	// still returned whole (KIP-74), so nothing gets stuck.
+	fetchPartitionBytes = 1 << 20
+	fetchBytes          = 8 << 20
+)
+
+// follower is the view's place in one ledger partition; under View.mu.
+type follower struct {
+	leader   int32 // broker that is asked now; -1: none
+	position int64 // next offset to read
+	epoch    int32 // leader epoch of the batch before it, -1: none
+	started  bool  // something was read, or the log start found
+	endAt    time.Time
+
+	// loading holds back what is read until the end is reached for the first
+	// time (then it is nil), so that no half-read state is ever shown.
+	loading map[string]change
+	reload  bool // the topic lost writes: what is not read again is lost
+}
+
+func (f *follower) reset(position int64) {
+	f.position, f.epoch, f.started = position, -1, false
+	f.endAt, f.loading = time.Time{}, map[string]change{}
+}
+
+// ledgerVersions caps what the ledger's clients speak: Fetch and Produce by
+// topic name, and transactions as they were before KIP-890's second part, in
+// which EndTxn would change the producer's epoch. Brokers 2.8 to 4.x know them
+// all.
+func ledgerVersions() kgo.Opt {
+	v := kversion.Stable()
+	v.SetMaxKeyVersion(int16(kmsg.Produce), 11)
+	v.SetMaxKeyVersion(int16(kmsg.Fetch), 12)
+	v.SetMaxKeyVersion(int16(kmsg.Metadata), 12)
+	v.SetMaxKeyVersion(int16(kmsg.InitProducerID), 4)
+	v.SetMaxKeyVersion(int16(kmsg.AddPartitionsToTxn), 3)
+	v.SetMaxKeyVersion(int16(kmsg.EndTxn), 4)
+	return kgo.MaxVersions(v)
+}
+
+// Run follows the ledger until ctx ends (then it returns nil) or the topic
+// turns out not to be a ledger. Everything else is retried: while the cluster
+// can't be read the view is not fresh, and that is all.
+func (v *View) Run(ctx context.Context) error {
+	opts := append(slices.Clone(v.opts.Client), ledgerVersions(), kgo.ClientID("lockstep-ledger"), kgo.RequestRetries(2))
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return fmt.Errorf("ledger: client for the destination: %w", err)
+	}
+	defer cl.Close()
+	r := &reader{v: v, cl: cl, kick: make(chan struct{}, 1), running: map[int32]bool{}, decomp: kgo.DefaultDecompressor()}
+	// Fetchers end by themselves when ctx does; the cancel is for the case
+	// that the topic is not usable.
+	ctx, cancel := context.WithCancel(ctx)
+	defer r.wg.Wait()
+	defer cancel()
+	for {
+		wait := leaderRefresh
+		leaders, err := ledgerLeaders(ctx, cl)
+		var perm *TopicError
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &perm):
+			return err
+		case err != nil:
+			v.log.Warn("ledger: can't look up the topic's leaders", "topic", Topic, "err", err)
+			wait = retryPause
+		default:
+			if !r.assign(ctx, leaders) {
+				wait = retryPause
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.kick:
+			if !sleep(ctx, retryPause) {
+				return nil
+			}
+		case <-time.After(wait):
+		}
+	}
+}
+
+// reader is one run of a view.
+type reader struct {
+	v      *View
+	cl     *kgo.Client
+	decomp kgo.Decompressor
+	kick   chan struct{} // look up the leaders again
+
+	wg      sync.WaitGroup
+	running map[int32]bool // brokers with a fetcher; under View.mu
+}
+
+func (r *reader) again() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+// ledgerLeaders asks who leads the ledger's partitions; -1: nobody.
+func ledgerLeaders(ctx context.Context, cl *kgo.Client) (leaders [Partitions]int32, err error) {
+	req := kmsg.NewPtrMetadataRequest()
+	t := kmsg.NewMetadataRequestTopic()
+	t.Topic = kmsg.StringPtr(Topic)
+	req.Topics = append(req.Topics, t)
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return leaders, err
+	}
+	if len(resp.Topics) != 1 {
+		return leaders, fmt.Errorf("metadata of %d topics, asked for one", len(resp.Topics))
+	}
+	if err := kerr.ErrorForCode(resp.Topics[0].ErrorCode); err != nil {
+		return leaders, err
+	}
+	if n := len(resp.Topics[0].Partitions); n != Partitions {
+		return leaders, wrongPartitions(n)
+	}
+	for i := range leaders {
+		leaders[i] = -1
+	}
+	for _, p := range resp.Topics[0].Partitions {
+		if p.Partition < 0 || p.Partition >= Partitions {
+			return leaders, fmt.Errorf("metadata names partition %d", p.Partition)
+		}
+		leaders[p.Partition] = p.Leader
+	}
+	return leaders, nil
+}
+
+// assign gives each partition to its leader's fetcher; false when one has no
+// leader.
+func (r *reader) assign(ctx context.Context, leaders [Partitions]int32) (complete bool) {
+	r.v.mu.Lock()
+	defer r.v.mu.Unlock()
+	complete = true
+	for p, id := range leaders {
+		r.v.parts[p].leader = id
+		if id < 0 {
+			complete = false
+			continue
+		}
+		if !r.running[id] {
+			r.running[id] = true
+			r.wg.Go(func() { r.fetchFrom(ctx, id) })
+		}
+	}
+	return complete
+}
+
+// fetchFrom reads the partitions that a broker leads, until it leads none.
+func (r *reader) fetchFrom(ctx context.Context, broker int32) {
+	failing := false
+	for {
+		req, n := r.request(broker)
+		if n == 0 || ctx.Err() != nil {
+			r.v.mu.Lock()
+			// Asked again under the lock: assign may just have come.
+			if again := ctx.Err() == nil && r.leads(broker); again {
+				r.v.mu.Unlock()
+				continue
+			}
+			delete(r.running, broker)
+			r.v.mu.Unlock()
+			return
+		}
+		err := r.fetch(ctx, broker, req)
+		if err != nil && ctx.Err() == nil {
+			if !failing {
+				r.v.log.Warn("ledger: can't read", "broker", broker, "partitions", n, "err", err)
+			}
+			failing = true
+			r.again()
+			sleep(ctx, retryPause)
+			continue
+		}
+		if failing && err == nil {
+			r.v.log.Info("ledger: read again", "broker", broker, "partitions", n)
+		}
+		failing = false
+	}
+}
+
+func (r *reader) leads(broker int32) bool {
+	for i := range r.v.parts {
+		if r.v.parts[i].leader == broker {
+			return true
+		}
+	}
+	return false
+}
+
+// request asks for all partitions that broker leads. No fetch session: every
+// answer then says for each partition where its end is.
+func (r *reader) request(broker int32) (*kmsg.FetchRequest, int) {
+	req := kmsg.NewPtrFetchRequest()
+	req.ReplicaID = -1
+	req.MaxWaitMillis = int32(r.v.opts.FetchWait.Milliseconds())
+	req.MinBytes = 1
+	req.MaxBytes = fetchBytes
+	req.IsolationLevel = 1 // read_committed
+	req.SessionEpoch = -1
+	t := kmsg.NewFetchRequestTopic()
+	t.Topic = Topic
+	r.v.mu.Lock()
+	defer r.v.mu.Unlock()
+	for i := range r.v.parts {
+		st := &r.v.parts[i]
+		if st.leader != broker {
+			continue
+		}
+		p := kmsg.NewFetchRequestTopicPartition()
+		p.Partition = int32(i)
+		p.FetchOffset = st.position
+		p.CurrentLeaderEpoch = -1
+		p.LastFetchedEpoch = st.epoch // a lost tail is then answered as diverging
+		p.LogStartOffset = -1
+		p.PartitionMaxBytes = fetchPartitionBytes
+		t.Partitions = append(t.Partitions, p)
+	}
+	req.Topics = append(req.Topics, t)
+	return req, len(t.Partitions)
+}
+
+// fetch asks once and takes in the answer. The error is the first one of the
+// request or of a partition in it.
+func (r *reader) fetch(ctx context.Context, broker int32, req *kmsg.FetchRequest) error {
+	asked := make(map[int32]int64, Partitions)
+	for _, p := range req.Topics[0].Partitions {
+		asked[p.Partition] = p.FetchOffset
+	}
+	// The lease counts from before the question: the answer is not newer.
+	sent := time.Now()
+	kresp, err := r.cl.Broker(int(broker)).Request(ctx, req)
+	if err != nil {
+		return err
+	}
+	resp := kresp.(*kmsg.FetchResponse)
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return err
+	}
+	var first error
+	for ti := range resp.Topics {
+		if resp.Topics[ti].Topic != Topic {
+			continue
+		}
+		for pi := range resp.Topics[ti].Partitions {
+			rp := &resp.Topics[ti].Partitions[pi]
+			off, ok := asked[rp.Partition]
+			if !ok {
+				continue
+			}
+			if err := r.take(ctx, broker, rp, off, sent); err != nil && first == nil {
+				first = fmt.Errorf("ledger partition %d: %w", rp.Partition, err)
+			}
+		}
+	}
+	return first
+}
+
+// take takes in one partition's answer to a fetch at offset off.
+func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseTopicPartition, off int64, sent time.Time) error {
+	err := kerr.ErrorForCode(rp.ErrorCode)
+	switch {
+	case errors.Is(err, kerr.OffsetOutOfRange):
+		return r.outOfRange(ctx, broker, rp.Partition, off)
+	case err != nil:
+		return err
+	case rp.DivergingEpoch.EndOffset >= 0:
+		r.lost(rp.Partition, broker, off, 0, fmt.Sprintf("it ends epoch %d at %d", rp.DivergingEpoch.Epoch, rp.DivergingEpoch.EndOffset))
+		return nil
+	}
+	fp, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
+		Offset: off, IsolationLevel: kgo.ReadCommitted(), Topic: Topic, Partition: rp.Partition,
+	}, rp, r.decomp, nil)
+	if fp.Err != nil {
+		return fmt.Errorf("batch at or after offset %d: %w", off, fp.Err)
+	}
+	end, epoch := lastBatch(rp.RecordBatches)
+	if end > next { // batches with no records left in them
+		next = end
+	}
+	changes := make([]change, 0, len(fp.Records))
+	var foreign []error
+	for _, rec := range fp.Records {
+		c, err := readEntry(rp.Partition, rec.Key, rec.Value, rec.Offset)
+		if err != nil {
+			r.v.log.Error("ledger: foreign record", "ledgerPartition", rp.Partition, "offset", rec.Offset, "err", err)
+			foreign = append(foreign, fmt.Errorf("at %s-%d offset %d: %w", Topic, rp.Partition, rec.Offset, err))
+			continue
+		}
+		changes = append(changes, c)
+	}
+
+	v := r.v
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	st := &v.parts[rp.Partition]
+	if st.position != off || st.leader != broker {
+		return nil // overtaken
+	}
+	for _, err := range foreign {
+		v.broken[fmt.Sprintf("%s-%d", Topic, rp.Partition)] = err
+	}
+	if next > off {
+		st.position, st.started = next, true
+		if epoch >= 0 {
+			st.epoch = epoch
+		}
+	}
+	atEnd := st.position >= rp.LastStableOffset
+	switch {
+	case st.loading == nil:
+		v.apply(changes)
+	default:
+		for _, c := range changes {
+			st.loading[c.key.String()] = c
+		}
+		if atEnd {
+			v.loaded(rp.Partition)
+		}
+	}
+	if atEnd {
+		st.endAt = sent
+		v.markFresh()
+	}
+	if next > off || atEnd {
+		close(v.moved)
+		v.moved = make(chan struct{})
+	}
+	return nil
+}
+
+// loaded shows what a first or renewed reading of a partition found; mu held.
+func (v *View) loaded(p int32) {
+	st := &v.parts[p]
+	found := st.loading
+	st.loading = nil
+	changes := make([]change, 0, len(found))
+	for _, c := range found {
+		changes = append(changes, c)
+	}
+	if st.reload {
+		v.compare(p, found)
+	}
+	st.reload = false
+	v.apply(changes)
+}
+
+// compare marks the entries that a renewed reading did not bring back; mu
+// held. Those that it did bring back are judged by their state epoch: the same
+// one is the same record.
+func (v *View) compare(p int32, found map[string]change) {
+	snap := v.snap.Load()
+	touched := map[*slot]bool{}
+	for topic, slots := range snap.slots {
+		for _, sl := range slots {
+			if sl == nil || PartitionOf(topic, sl.partition) != p {
+				continue
+			}
+			if _, ok := found[CheckpointKey(topic, sl.partition)]; !ok {
+				sl.setCheckpoint(nil, nil)
+			}
+			c, ok := found[RecordKey(topic, sl.partition)]
+			switch rec, _ := c.val.(*Record); {
+			case !ok:
+				sl.setLost()
+			case rec != nil && rec.StateEpoch == sl.highest:
+				sl.highest-- // taken in again
+			}
+			touched[sl] = true
+		}
+	}
+	v.publish(snap, nil, touched)
+	for id := range v.instances {
+		key := Key{Kind: KindInstance, ID: id}
+		if _, ok := found[key.String()]; !ok && key.LedgerPartition() == p {
+			delete(v.instances, id)
+		}
+	}
+}
+
+// outOfRange finds out why a fetch at off was refused: the log begins later
+// (records were deleted before we first read), or it has lost what we read.
+func (r *reader) outOfRange(ctx context.Context, broker, p int32, off int64) error {
+	start, err := listOffset(ctx, r.cl, broker, p, -2)
+	if err != nil {
+		return fmt.Errorf("log start: %w", err)
+	}
+	r.v.mu.Lock()
+	st := &r.v.parts[p]
+	if !st.started && st.position == off && start > off {
+		st.position, st.started = start, true
+		r.v.mu.Unlock()
+		return nil
+	}
+	r.v.mu.Unlock()
+	r.lost(p, broker, off, start, fmt.Sprintf("it begins at %d", start))
+	return nil
+}
+
+// lost begins to read a partition anew, from start.
+func (r *reader) lost(p, broker int32, off, start int64, why string) {
+	v := r.v
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	st := &v.parts[p]
+	if st.position != off || st.leader != broker {
+		return
+	}
+	v.log.Error("ledger: the topic lost records that were read; reading it anew, nothing is served meanwhile",
+		"topic", Topic, "ledgerPartition", p, "offset", off, "why", why)
+	st.reset(start)
+	st.reload = true
+	v.fresh.Store(nil)
+}
+
+// listOffset asks for -2 the log start, for -1 the high watermark.
+func listOffset(ctx context.Context, cl *kgo.Client, broker, p int32, at int64) (int64, error) {
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID = -1
+	t := kmsg.NewListOffsetsRequestTopic()
+	t.Topic = Topic
+	rp := kmsg.NewListOffsetsRequestTopicPartition()
+	rp.Partition, rp.Timestamp, rp.CurrentLeaderEpoch = p, at, -1
+	t.Partitions = append(t.Partitions, rp)
+	req.Topics = append(req.Topics, t)
+	kresp, err := cl.Broker(int(broker)).Request(ctx, req)
+	if err != nil {
+		return -1, err
+	}
+	resp := kresp.(*kmsg.ListOffsetsResponse)
+	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+		return -1, errors.New("ListOffsets: no answer for the partition asked about")
+	}
+	a := resp.Topics[0].Partitions[0]
+	if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
+		return -1, err
+	}
+	return a.Offset, nil
+}
+
+// lastBatch walks batch headers: where the last whole batch ends and its
+// leader epoch; (-1, -1) for none. Emptied batches count: their offsets are
+// read too.
+func lastBatch(b []byte) (end int64, epoch int32) {
+	end, epoch = -1, -1
+	for len(b) >= 61 {
+		size := int64(binary.BigEndian.Uint32(b[8:])) + 12
+		if size < 61 || size > int64(len(b)) || b[16] != 2 {
+			break
+		}
+		end = int64(binary.BigEndian.Uint64(b)) + int64(binary.BigEndian.Uint32(b[23:])) + 1
+		epoch = int32(binary.BigEndian.Uint32(b[12:]))
+		b = b[size:]
+	}
+	return end, epoch
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

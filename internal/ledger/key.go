@@ -1,0 +1,158 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Kind tells apart what a key names.
+type Kind uint8
+
+const (
+	KindRecord     Kind = iota + 1 // topic/partition
+	KindCheckpoint                 // c/topic/partition
+	KindInstance                   // i//id
+)
+
+// Key is a key of the ledger topic, taken apart. Topic names can't contain a
+// slash, so the number and place of the slashes tell the kinds apart whatever
+// topics are called ("i/3" is partition 3 of a topic named i).
+type Key struct {
+	Kind      Kind
+	Topic     string
+	Partition int32
+	ID        string // of an instance
+}
+
+const (
+	checkpointPrefix = "c/"
+	instancePrefix   = "i//"
+)
+
+// RecordKey is the key of a mirror partition's [Record].
+func RecordKey(topic string, partition int32) string {
+	return topic + "/" + strconv.FormatInt(int64(partition), 10)
+}
+
+// CheckpointKey is the key of a mirror partition's [Checkpoint].
+func CheckpointKey(topic string, partition int32) string {
+	return checkpointPrefix + RecordKey(topic, partition)
+}
+
+// InstanceKey is the key of an [Instance].
+func InstanceKey(id string) string { return instancePrefix + id }
+
+// ParseKey takes a key apart. An error means a key that this program never
+// writes.
+func ParseKey(b []byte) (Key, error) {
+	s := string(b)
+	if id, ok := strings.CutPrefix(s, instancePrefix); ok {
+		if id == "" {
+			return Key{}, errors.New("ledger key " + strconv.Quote(s) + ": no instance id")
+		}
+		return Key{Kind: KindInstance, ID: id}, nil
+	}
+	k := Key{Kind: KindRecord}
+	rest := s
+	if strings.Count(s, "/") == 2 {
+		var ok bool
+		if rest, ok = strings.CutPrefix(s, checkpointPrefix); !ok {
+			return Key{}, fmt.Errorf("ledger key %q: unknown kind", s)
+		}
+		k.Kind = KindCheckpoint
+	}
+	topic, num, ok := strings.Cut(rest, "/")
+	if !ok || !validTopic(topic) {
+		return Key{}, fmt.Errorf("ledger key %q: want topic/partition", s)
+	}
+	p, err := strconv.ParseInt(num, 10, 32)
+	if err != nil || p < 0 || strconv.FormatInt(p, 10) != num {
+		return Key{}, fmt.Errorf("ledger key %q: %q is no partition number", s, num)
+	}
+	k.Topic, k.Partition = topic, int32(p)
+	return k, nil
+}
+
+// String is the key as it stands in the topic.
+func (k Key) String() string {
+	switch k.Kind {
+	case KindCheckpoint:
+		return CheckpointKey(k.Topic, k.Partition)
+	case KindInstance:
+		return InstanceKey(k.ID)
+	}
+	return RecordKey(k.Topic, k.Partition)
+}
+
+// LedgerPartition is where the key belongs: a checkpoint lies with its record,
+// so that one owner, with one transactional id, writes both.
+func (k Key) LedgerPartition() int32 {
+	if k.Kind == KindInstance {
+		return PartitionFor(InstanceKey(k.ID), Partitions)
+	}
+	return PartitionFor(RecordKey(k.Topic, k.Partition), Partitions)
+}
+
+// PartitionOf is the ledger partition of a mirror partition: who owns the one
+// owns the other.
+func PartitionOf(topic string, partition int32) int32 {
+	return PartitionFor(RecordKey(topic, partition), Partitions)
+}
+
+// validTopic is org.apache.kafka.common.internals.Topic.validate.
+func validTopic(t string) bool {
+	if t == "" || len(t) > 249 || t == "." || t == ".." {
+		return false
+	}
+	for i := range len(t) {
+		c := t[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// PartitionFor is the partition of n that Kafka's default partitioner gives to
+// a key: (murmur2(key) & 0x7fffffff) mod n, as in
+// org.apache.kafka.clients.producer.internals.BuiltInPartitioner.
+func PartitionFor(key string, n int) int32 {
+	return int32((murmur2(key) & 0x7fffffff) % uint32(n))
+}
+
+// murmur2 is Austin Appleby's MurmurHash2 with the seed that
+// org.apache.kafka.common.utils.Utils.murmur2 uses.
+func murmur2(s string) uint32 {
+	const (
+		seed uint32 = 0x9747b28c
+		m    uint32 = 0x5bd1e995
+		r           = 24
+	)
+	h := seed ^ uint32(len(s))
+	for ; len(s) >= 4; s = s[4:] {
+		k := uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
+		k *= m
+		k ^= k >> r
+		k *= m
+		h = h*m ^ k
+	}
+	switch len(s) {
+	case 3:
+		h ^= uint32(s[2]) << 16
+		fallthrough
+	case 2:
+		h ^= uint32(s[1]) << 8
+		fallthrough
+	case 1:
+		h ^= uint32(s[0])
+		h *= m
+	}
+	h ^= h >> 13
+	h *= m
+	h ^= h >> 15
+	return h
+}

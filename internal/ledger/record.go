@@ -1,0 +1,108 @@
+package ledger
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+)
+
+// Topic is the ledger's topic in the destination cluster.
+const Topic = "__mirror_state"
+
+// Partitions is how many partitions the topic has. The key decides the
+// partition, so the number never changes ([EnsureTopic] and [View] check it).
+const Partitions = 50
+
+// Format is the newest value format this program reads and writes. A field
+// more, or another meaning of one, is a new number: an older program must not
+// rewrite what it does not understand.
+const Format = 1
+
+// State of a mirror partition (facts §1).
+type State = epoch.State
+
+// ID is a Kafka topic id.
+type ID [16]byte
+
+// IsZero tells whether the id is absent: clusters older than 2.8 have none.
+func (id ID) IsZero() bool { return id == ID{} }
+
+func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+// MarshalText writes 32 hex digits, nothing for the zero id.
+func (id ID) MarshalText() ([]byte, error) {
+	if id.IsZero() {
+		return []byte{}, nil
+	}
+	return []byte(id.String()), nil
+}
+
+// UnmarshalText reads what MarshalText wrote.
+func (id *ID) UnmarshalText(b []byte) error {
+	if len(b) == 0 {
+		*id = ID{}
+		return nil
+	}
+	if len(b) != 2*len(id) {
+		return fmt.Errorf("topic id has %d characters, want %d hex digits", len(b), 2*len(id))
+	}
+	_, err := hex.Decode(id[:], b)
+	return err
+}
+
+// Record is what the ledger knows about one mirror partition. Records that
+// come from a [View] are shared: change a [Record.Next], never the original.
+type Record struct {
+	V         int // format read; [Encode] always writes [Format]
+	Mirror    string
+	Topic     string
+	Partition int32
+
+	State    State
+	Desired  State // where the operator wants it
+	Previous State // before FAILED: where a retry goes back to (F13)
+	// StateEpoch counts the writes of this record, from 1. A write carries
+	// the epoch of the record it replaces plus one.
+	StateEpoch int64
+	Error      string // why FAILED
+	Retries    int    // tries since the last success
+
+	Log epoch.Log // start, spans, chain, bump, maxEpoch
+
+	Lineage       string // random id of one unbroken history of the log (H7)
+	TopicID       ID     // of the topic in this (the destination) cluster (M22)
+	SourceTopicID ID     // zero when the source has no topic ids
+	SourceCluster string // cluster id
+	Path          []string
+	Pairs         []Pair
+
+	DiscardLocal bool // start was told to drop local records
+}
+
+// Pair is what a finished mirroring left behind: up to where this log and that
+// of another cluster are the same. It counts only while cluster id, topic id
+// and lineage are still the same (H7).
+type Pair struct {
+	Cluster string `json:"cluster"`
+	TopicID ID     `json:"topicId"`
+	Lineage string `json:"lineage"`
+	LME     int32  `json:"lme"` // last mirrored leader epoch, -1: nothing
+	LMO     int64  `json:"lmo"` // the position at stop, -1: nothing
+}
+
+// Key is the record's key in the ledger topic.
+func (r *Record) Key() string { return RecordKey(r.Topic, r.Partition) }
+
+// Next is a copy that shares nothing changeable with r, with the state epoch
+// of the write that replaces r.
+func (r *Record) Next() *Record {
+	n := *r
+	n.StateEpoch++
+	n.Path = slices.Clone(r.Path)
+	n.Pairs = slices.Clone(r.Pairs)
+	n.Log.Spans = slices.Clone(r.Log.Spans)
+	n.Log.Chain = slices.Clone(r.Log.Chain)
+	return &n
+}

@@ -1,0 +1,155 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+)
+
+// ErrLost: the ledger topic has lost writes that were already read (an unclean
+// election, a deleted or re-created topic, records deleted by hand). What
+// remains is older than what was built on it and can't be trusted (H3).
+var ErrLost = errors.New("the ledger topic lost writes; compare the partition with its source, then recover or delete the mirror")
+
+// Partition is a mirror partition as the ledger has it. It never changes; the
+// view replaces it. Only Live moves, and is the same in all of a partition's
+// snapshots.
+type Partition struct {
+	Topic     string
+	Partition int32
+
+	// Err: the ledger has an entry for this partition that can't be read or
+	// can't be trusted. Record and Log are nil then: nothing may be assumed,
+	// the proxy answers a retriable error, the mirror goes FAILED. Look at it
+	// first.
+	Err error
+
+	Record     *Record
+	Log        *epoch.Log  // = &Record.Log
+	Checkpoint *Checkpoint // nil: none
+	Live       *Live
+}
+
+// slot is the place of one partition; it outlives its snapshots.
+type slot struct {
+	topic     string
+	partition int32
+	live      *Live
+	cur       atomic.Pointer[Partition] // nil: not a mirror partition
+
+	// What follows is the view's own, under its lock.
+	record     *Record
+	recordErr  error
+	highest    int64 // newest state epoch read since the last tombstone
+	checkpoint *Checkpoint
+	cpErr      error
+}
+
+// maxPartition bounds what a garbled key can make the view allocate.
+const maxPartition = 1 << 17
+
+// setRecord takes in a record entry: r, or err when it can't be read, or
+// neither for a tombstone.
+func (s *slot) setRecord(r *Record, err error) {
+	switch {
+	case err != nil:
+		s.record, s.recordErr = nil, err
+	case r == nil:
+		s.record, s.recordErr, s.highest = nil, nil, 0
+	case r.StateEpoch <= s.highest:
+		// No writer of ours does this: each write is one above what was read.
+		s.record = nil
+		s.recordErr = fmt.Errorf("ledger entry %q: state epoch %d follows %d: %w", r.Key(), r.StateEpoch, s.highest, ErrLost)
+	default:
+		s.record, s.recordErr, s.highest = r, nil, r.StateEpoch
+	}
+}
+
+func (s *slot) setCheckpoint(c *Checkpoint, err error) { s.checkpoint, s.cpErr = c, err }
+
+// setLost: the entry was there, and after the ledger lost its tail is not.
+func (s *slot) setLost() {
+	if s.record != nil || s.recordErr != nil {
+		s.record = nil
+		s.recordErr = fmt.Errorf("ledger entry %q: gone, it had state epoch %d: %w", RecordKey(s.topic, s.partition), s.highest, ErrLost)
+	}
+}
+
+// publish builds the partition's next snapshot.
+func (s *slot) publish() {
+	if s.record == nil && s.recordErr == nil {
+		s.cur.Store(nil)
+		return
+	}
+	p := &Partition{Topic: s.topic, Partition: s.partition, Live: s.live, Checkpoint: s.checkpoint}
+	switch {
+	case s.recordErr != nil:
+		p.Err = s.recordErr
+	case s.cpErr != nil:
+		p.Err = s.cpErr
+	default:
+		p.Record, p.Log = s.record, &s.record.Log
+	}
+	s.cur.Store(p)
+}
+
+// snapshot is the set of mirror topics; replaced, never changed. The slots in
+// it move on their own.
+type snapshot struct {
+	slots map[string][]*slot // topic, partition; nil where there is none
+	names map[string]bool    // topics with an entry
+	byID  map[ID]string      // own (destination) topic ids
+}
+
+func (s *snapshot) slot(topic string, p int32) *slot {
+	slots := s.slots[topic]
+	if p < 0 || int(p) >= len(slots) {
+		return nil
+	}
+	return slots[p]
+}
+
+// with is a snapshot that has these slots too.
+func (s *snapshot) with(add []*slot) *snapshot {
+	n := &snapshot{slots: maps.Clone(s.slots), names: s.names, byID: s.byID}
+	cloned := map[string]bool{}
+	for _, sl := range add {
+		slots := n.slots[sl.topic]
+		if !cloned[sl.topic] {
+			slots = slices.Clone(slots)
+			cloned[sl.topic] = true
+		}
+		if need := int(sl.partition) + 1; need > len(slots) {
+			slots = append(slots, make([]*slot, need-len(slots))...)
+		}
+		slots[sl.partition] = sl
+		n.slots[sl.topic] = slots
+	}
+	return n
+}
+
+// named is a snapshot with names and ids as the slots say now; changed tells
+// whether they differ from before.
+func (s *snapshot) named() (n *snapshot, changed bool) {
+	n = &snapshot{slots: s.slots, names: map[string]bool{}, byID: map[ID]string{}}
+	for t, slots := range s.slots {
+		for _, sl := range slots {
+			if sl == nil {
+				continue
+			}
+			p := sl.cur.Load()
+			if p == nil {
+				continue
+			}
+			n.names[t] = true
+			if p.Record != nil && !p.Record.TopicID.IsZero() {
+				n.byID[p.Record.TopicID] = t
+			}
+		}
+	}
+	return n, !maps.Equal(n.names, s.names) || !maps.Equal(n.byID, s.byID)
+}

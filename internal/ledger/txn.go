@@ -1,0 +1,264 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// entry is a record to be written; a nil value is a tombstone.
+type entry struct {
+	key   string
+	value []byte
+}
+
+// outcome sorts a broker's answer.
+func outcome(err error) (retry bool, _ error) {
+	switch {
+	case err == nil:
+		return false, nil
+	case errors.Is(err, kerr.InvalidProducerEpoch), errors.Is(err, kerr.ProducerFenced):
+		return false, fmt.Errorf("%w (%w)", ErrFenced, err)
+	case errors.Is(err, kerr.ConcurrentTransactions): // the transaction before is still being ended
+		return true, err
+	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
+		return false, fmt.Errorf("%w: grant Write and Describe on transactional ids with the prefix %q", err, TransactionalIDPrefix)
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		return false, fmt.Errorf("%w: grant Read, Write and Describe on topic %s", err, Topic)
+	}
+	return kerr.IsRetriable(err), err
+}
+
+// retry calls try until it succeeds, fails for good, or ctx ends.
+func (w *Writer) retry(ctx context.Context, try func() error) error {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		again, err := outcome(try())
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w (last: %w)", context.Cause(ctx), err)
+		}
+		if !again && !connection(err) {
+			return err
+		}
+		if !sleep(ctx, pause) {
+			return fmt.Errorf("%w (last: %w)", context.Cause(ctx), err)
+		}
+	}
+}
+
+// connection tells whether an error is none of a broker's answers: a broken or
+// refused connection, an unknown broker.
+func connection(err error) bool {
+	var ke *kerr.Error
+	return !errors.As(err, &ke) && !errors.Is(err, errNonsense) && !errors.Is(err, kgo.ErrClientClosed)
+}
+
+// errNonsense: an answer without what was asked for.
+var errNonsense = errors.New("the broker's answer does not fit the question")
+
+func (w *Writer) initProducer(ctx context.Context, n int32) (id int64, epoch int16, err error) {
+	err = w.retry(ctx, func() error {
+		req := kmsg.NewPtrInitProducerIDRequest()
+		req.TransactionalID = kmsg.StringPtr(txnID(n))
+		req.TransactionTimeoutMillis = int32(TransactionTimeout.Milliseconds())
+		req.ProducerID, req.ProducerEpoch = -1, -1
+		resp, err := req.RequestWith(ctx, w.cl)
+		if err != nil {
+			return err
+		}
+		id, epoch = resp.ProducerID, resp.ProducerEpoch
+		return kerr.ErrorForCode(resp.ErrorCode)
+	})
+	return id, epoch, err
+}
+
+func (w *Writer) addPartition(ctx context.Context, n int32, p *producer) error {
+	return w.retry(ctx, func() error {
+		req := kmsg.NewPtrAddPartitionsToTxnRequest()
+		req.TransactionalID = txnID(n)
+		req.ProducerID, req.ProducerEpoch = p.id, p.epoch
+		t := kmsg.NewAddPartitionsToTxnRequestTopic()
+		t.Topic, t.Partitions = Topic, []int32{n}
+		req.Topics = append(req.Topics, t)
+		resp, err := req.RequestWith(ctx, w.cl)
+		if err != nil {
+			return err
+		}
+		if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+			return errNonsense
+		}
+		return kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode)
+	})
+}
+
+// commit ends the transaction. Once it was sent, only a broker's answer says
+// what became of it.
+func (w *Writer) commit(ctx context.Context, n int32, p *producer) error {
+	answered := true
+	err := w.retry(ctx, func() error {
+		req := kmsg.NewPtrEndTxnRequest()
+		req.TransactionalID = txnID(n)
+		req.ProducerID, req.ProducerEpoch = p.id, p.epoch
+		req.Commit = true
+		resp, err := req.RequestWith(ctx, w.cl)
+		if err != nil {
+			answered = false
+			return err
+		}
+		return kerr.ErrorForCode(resp.ErrorCode)
+	})
+	// A refusal after a lost answer may follow a commit that was done.
+	if err != nil && !answered {
+		return errors.Join(ErrUnknownOutcome, err)
+	}
+	return err
+}
+
+// produce writes one batch to ledger partition n and answers its base offset.
+// Trying the same batch again is safe: the broker knows its sequence.
+func (w *Writer) produce(ctx context.Context, n int32, b batch) (base int64, err error) {
+	err = w.retry(ctx, func() error {
+		leader, err := w.leader(ctx, n)
+		if err != nil {
+			return err
+		}
+		req := kmsg.NewPtrProduceRequest()
+		req.TransactionID = b.txn
+		req.Acks = -1
+		req.TimeoutMillis = 5000
+		t := kmsg.NewProduceRequestTopic()
+		t.Topic = Topic
+		rp := kmsg.NewProduceRequestTopicPartition()
+		rp.Partition, rp.Records = n, b.bytes
+		t.Partitions = append(t.Partitions, rp)
+		req.Topics = append(req.Topics, t)
+		kresp, err := w.cl.Broker(int(leader)).Request(ctx, req)
+		if err != nil {
+			w.forget(n)
+			return err
+		}
+		resp := kresp.(*kmsg.ProduceResponse)
+		if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+			return errNonsense
+		}
+		a := resp.Topics[0].Partitions[0]
+		if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
+			w.forget(n)
+			if a.ErrorMessage != nil {
+				return fmt.Errorf("%w: %s", err, *a.ErrorMessage)
+			}
+			return err
+		}
+		base = a.BaseOffset
+		return nil
+	})
+	return base, err
+}
+
+// end is where ledger partition n ends now: its high watermark.
+func (w *Writer) end(ctx context.Context, n int32) (end int64, err error) {
+	err = w.retry(ctx, func() error {
+		leader, err := w.leader(ctx, n)
+		if err != nil {
+			return err
+		}
+		if end, err = listOffset(ctx, w.cl, leader, n, -1); err != nil {
+			w.forget(n)
+		}
+		return err
+	})
+	return end, err
+}
+
+// plain writes an entry outside transactions.
+func (w *Writer) plain(ctx context.Context, e entry) error {
+	k, err := ParseKey([]byte(e.key))
+	if err != nil {
+		return err
+	}
+	b := batch{bytes: encodeBatch(-1, -1, -1, false, []entry{e})}
+	if _, err := w.produce(ctx, k.LedgerPartition(), b); err != nil {
+		return fmt.Errorf("ledger entry %q: %w", e.key, err)
+	}
+	return nil
+}
+
+func (w *Writer) leader(ctx context.Context, n int32) (int32, error) {
+	w.mu.Lock()
+	id, ok := w.leaders[n]
+	w.mu.Unlock()
+	if ok {
+		return id, nil
+	}
+	all, err := ledgerLeaders(ctx, w.cl)
+	if err != nil {
+		return -1, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, id := range all {
+		if id >= 0 {
+			w.leaders[int32(i)] = id
+		} else {
+			delete(w.leaders, int32(i))
+		}
+	}
+	if id, ok = w.leaders[n]; !ok {
+		return -1, kerr.LeaderNotAvailable
+	}
+	return id, nil
+}
+
+func (w *Writer) forget(n int32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.leaders, n)
+}
+
+// batch is an encoded record batch and the transaction it belongs to.
+type batch struct {
+	txn   *string
+	bytes []byte
+}
+
+func transactional(n int32, p *producer, es []entry) batch {
+	return batch{txn: kmsg.StringPtr(txnID(n)), bytes: encodeBatch(p.id, p.epoch, p.seq, true, es)}
+}
+
+// encodeBatch makes a v2 record batch, uncompressed (KIP-98).
+func encodeBatch(pid int64, epoch int16, seq int32, txn bool, es []entry) []byte {
+	now := time.Now().UnixMilli()
+	rb := kmsg.NewRecordBatch()
+	rb.Magic = 2
+	rb.PartitionLeaderEpoch = -1
+	rb.ProducerID, rb.ProducerEpoch, rb.FirstSequence = pid, epoch, seq
+	rb.FirstTimestamp, rb.MaxTimestamp = now, now
+	rb.NumRecords = int32(len(es))
+	rb.LastOffsetDelta = rb.NumRecords - 1
+	if txn {
+		rb.Attributes = 1 << 4
+	}
+	for i, e := range es {
+		rec := kmsg.NewRecord()
+		rec.OffsetDelta = int32(i)
+		rec.Key, rec.Value = []byte(e.key), e.value
+		// The length field counts what follows it and is itself a varint, so
+		// it is known only after encoding: one byte long while it is 0.
+		rec.Length = int32(len(rec.AppendTo(nil)) - 1)
+		rb.Records = rec.AppendTo(rb.Records)
+	}
+	// 49 bytes from partitionLeaderEpoch to the number of records.
+	rb.Length = int32(49 + len(rb.Records))
+	b := rb.AppendTo(nil)
+	crc := crc32.Checksum(b[21:], crc32.MakeTable(crc32.Castagnoli))
+	rb.CRC = int32(crc)
+	return rb.AppendTo(b[:0])
+}

@@ -1,0 +1,342 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// DefaultLease is how old the last full read of the ledger may be (DESIGN §4).
+const DefaultLease = 10 * time.Second
+
+// ViewOptions: Client is required, the rest has defaults.
+type ViewOptions struct {
+	// Client says how the destination is reached: seed brokers, TLS, SASL.
+	Client []kgo.Opt
+	Logger *slog.Logger
+	// Lease is how long the view counts as fresh after the ledger was read to
+	// its end; default [DefaultLease].
+	Lease time.Duration
+	// FetchWait is how long a broker may hold a fetch when nothing is new, and
+	// so how often an idle ledger is found to be read to its end; default
+	// 500 ms. It must be well below Lease.
+	FetchWait time.Duration
+}
+
+// View is what this instance knows of the ledger. Its readers take no lock and
+// allocate nothing. One View serves all of a process; Run must be running.
+type View struct {
+	opts ViewOptions
+	log  *slog.Logger
+
+	snap    atomic.Pointer[snapshot]
+	version atomic.Uint64
+	fresh   atomic.Pointer[time.Time] // every partition was read to its end at or after this
+	ready   chan struct{}             // closed after the first full read
+
+	mu        sync.Mutex // below: and writes to the above
+	changed   chan struct{}
+	moved     chan struct{} // closed and replaced when a position moves
+	parts     [Partitions]follower
+	instances map[string]*Instance
+	broken    map[string]error // entries that belong to no mirror partition
+}
+
+// NewView makes a view; nothing is read until [View.Run].
+func NewView(o ViewOptions) *View {
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Lease = cmp.Or(o.Lease, DefaultLease)
+	o.FetchWait = cmp.Or(o.FetchWait, 500*time.Millisecond)
+	v := &View{
+		opts: o, log: o.Logger,
+		ready: make(chan struct{}), changed: make(chan struct{}), moved: make(chan struct{}),
+		instances: map[string]*Instance{}, broken: map[string]error{},
+	}
+	v.snap.Store(&snapshot{slots: map[string][]*slot{}, names: map[string]bool{}, byID: map[ID]string{}})
+	for i := range v.parts {
+		v.parts[i].reset(0)
+	}
+	return v
+}
+
+// WaitReady waits for the first full read. Before it, absence means nothing.
+func (v *View) WaitReady(ctx context.Context) error {
+	select {
+	case <-v.ready:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("ledger: not read to its end yet: %w", context.Cause(ctx))
+	}
+}
+
+// Fresh tells whether all of the ledger was read to its end within the lease.
+// Nothing may be served from the view while it is not (H10). A clock set back
+// makes it false until the next full read, and time that passed while the
+// machine slept counts.
+func (v *View) Fresh() bool {
+	at := v.fresh.Load()
+	if at == nil {
+		return false
+	}
+	now := time.Now()
+	if d := now.Sub(*at); d < 0 || d >= v.opts.Lease {
+		return false
+	}
+	wall := now.UnixNano() - at.UnixNano()
+	return wall >= 0 && wall < int64(v.opts.Lease)
+}
+
+// FreshAt is when the ledger was last known to be read to its end, zero before
+// the first time: the lease ends at FreshAt + lease.
+func (v *View) FreshAt() time.Time {
+	if at := v.fresh.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
+}
+
+// TopicsVersion grows when the set of mirror topics, or of their ids, changes.
+func (v *View) TopicsVersion() uint64 { return v.version.Load() }
+
+// Partition is a mirror partition's newest snapshot, nil when the ledger has
+// no record of it. Look at its Err before anything else.
+func (v *View) Partition(topic string, p int32) *Partition {
+	if sl := v.snap.Load().slot(topic, p); sl != nil {
+		return sl.cur.Load()
+	}
+	return nil
+}
+
+// Topic tells whether a partition of the topic has a record, a broken one
+// included.
+func (v *View) Topic(topic string) bool { return v.snap.Load().names[topic] }
+
+// Topics are the mirror topics, in no order. The map must not be changed.
+func (v *View) Topics() map[string]bool { return v.snap.Load().names }
+
+// TopicByID finds a mirror topic by its id in this (the destination) cluster,
+// as the records have it.
+func (v *View) TopicByID(id [16]byte) (string, bool) {
+	t, ok := v.snap.Load().byID[ID(id)]
+	return t, ok
+}
+
+// All are the newest snapshots of all mirror partitions, sorted by topic and
+// partition.
+func (v *View) All() []*Partition {
+	var all []*Partition
+	for _, slots := range v.snap.Load().slots {
+		for _, sl := range slots {
+			if sl == nil {
+				continue
+			}
+			if p := sl.cur.Load(); p != nil {
+				all = append(all, p)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *Partition) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
+	return all
+}
+
+// Instances are the registered instances, sorted by id.
+func (v *View) Instances() []*Instance {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.SortedFunc(maps.Values(v.instances), func(a, b *Instance) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// Broken are the entries that can't be read and belong to no mirror partition
+// (those that do are that partition's Err), by key.
+func (v *View) Broken() map[string]error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return maps.Clone(v.broken)
+}
+
+// Changed is closed at the next change of any entry. Take it, then look, then
+// wait.
+func (v *View) Changed() <-chan struct{} {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.changed
+}
+
+// Position is the next offset to be read of a ledger partition.
+func (v *View) Position(ledgerPartition int32) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.parts[ledgerPartition].position
+}
+
+// WaitFor waits until everything below offset in a ledger partition has been
+// read and is shown.
+func (v *View) WaitFor(ctx context.Context, ledgerPartition int32, offset int64) error {
+	if ledgerPartition < 0 || ledgerPartition >= Partitions {
+		return fmt.Errorf("ledger: no partition %d, it has %d", ledgerPartition, Partitions)
+	}
+	for {
+		v.mu.Lock()
+		st, moved := &v.parts[ledgerPartition], v.moved
+		pos, done := st.position, st.loading == nil && st.position >= offset
+		v.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("ledger: partition %d is read to %d, waiting for %d "+
+				"(a transaction of another producer left open there would hold it up): %w", ledgerPartition, pos, offset, context.Cause(ctx))
+		}
+	}
+}
+
+// change is one entry as read.
+type change struct {
+	key    Key
+	val    any // *Record, *Checkpoint, *Instance; nil: tombstone
+	err    error
+	offset int64
+}
+
+// readEntry decodes a record of the topic. ok is false when the key is none
+// that this program writes.
+func readEntry(ledgerPartition int32, key, value []byte, offset int64) (c change, err error) {
+	k, err := ParseKey(key)
+	if err != nil {
+		return change{}, err
+	}
+	if want := k.LedgerPartition(); want != ledgerPartition {
+		return change{}, fmt.Errorf("ledger entry %q: in partition %d, belongs in %d: not written by lockstep", k, ledgerPartition, want)
+	}
+	if k.Kind != KindInstance && k.Partition >= maxPartition {
+		return change{}, fmt.Errorf("ledger entry %q: partition number above %d", k, maxPartition)
+	}
+	c = change{key: k, offset: offset}
+	c.val, c.err = Decode(key, value)
+	return c, nil
+}
+
+// apply takes in changes and publishes them; v.mu is held.
+func (v *View) apply(changes []change) {
+	if len(changes) == 0 {
+		return
+	}
+	snap := v.snap.Load()
+	var fresh []*slot
+	added := map[string]*slot{}
+	touched := map[*slot]bool{}
+	for _, c := range changes {
+		if c.key.Kind == KindInstance {
+			v.applyInstance(c)
+			continue
+		}
+		sl := snap.slot(c.key.Topic, c.key.Partition)
+		name := RecordKey(c.key.Topic, c.key.Partition)
+		if sl == nil {
+			sl = added[name]
+		}
+		if sl == nil {
+			if c.val == nil && c.err == nil {
+				continue
+			}
+			sl = &slot{topic: c.key.Topic, partition: c.key.Partition, live: newLive()}
+			added[name] = sl
+			fresh = append(fresh, sl)
+		}
+		if c.err != nil {
+			v.log.Error("ledger entry can't be read", "topic", c.key.Topic, "partition", c.key.Partition, "offset", c.offset, "err", c.err)
+		}
+		switch val := c.val.(type) {
+		case *Record:
+			sl.setRecord(val, c.err)
+		case *Checkpoint:
+			sl.setCheckpoint(val, c.err)
+		default: // broken, or a tombstone
+			if c.key.Kind == KindCheckpoint {
+				sl.setCheckpoint(nil, c.err)
+			} else {
+				sl.setRecord(nil, c.err)
+			}
+		}
+		touched[sl] = true
+	}
+	v.publish(snap, fresh, touched)
+}
+
+// publish makes the touched slots' new state visible: slots first, then the
+// set of topics, so that a topic that is shown has its partitions.
+func (v *View) publish(snap *snapshot, add []*slot, touched map[*slot]bool) {
+	renamed := len(add) > 0
+	for sl := range touched {
+		before := sl.cur.Load()
+		sl.publish()
+		after := sl.cur.Load()
+		renamed = renamed || topicID(before) != topicID(after) || (before == nil) != (after == nil)
+	}
+	if len(add) > 0 {
+		snap = snap.with(add)
+		v.snap.Store(snap)
+	}
+	if renamed {
+		if n, changed := snap.named(); changed {
+			v.snap.Store(n)
+			v.version.Add(1)
+		}
+	}
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+func topicID(p *Partition) ID {
+	if p == nil || p.Record == nil {
+		return ID{}
+	}
+	return p.Record.TopicID
+}
+
+func (v *View) applyInstance(c change) {
+	delete(v.broken, c.key.String())
+	switch i, ok := c.val.(*Instance); {
+	case ok:
+		v.instances[c.key.ID] = i
+	case c.err != nil:
+		v.broken[c.key.String()] = c.err
+		delete(v.instances, c.key.ID)
+	default:
+		delete(v.instances, c.key.ID)
+	}
+}
+
+// markFresh recomputes when all partitions were read to their ends; v.mu is
+// held.
+func (v *View) markFresh() {
+	oldest := v.parts[0].endAt
+	for i := range v.parts {
+		if at := v.parts[i].endAt; at.Before(oldest) {
+			oldest = at
+		}
+	}
+	if oldest.IsZero() {
+		v.fresh.Store(nil) // a partition is being read anew
+		return
+	}
+	v.fresh.Store(&oldest)
+	select {
+	case <-v.ready:
+	default:
+		close(v.ready)
+	}
+}
+
