@@ -4,6 +4,7 @@ package content
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -153,8 +154,24 @@ func (f *Filler) each(ctx context.Context, codec oracle.Codec, batches ...[]reco
 	return nil
 }
 
-// Produce sends one raw batch with acks=all and returns the offset that the broker gave it.
-func Produce(ctx context.Context, bootstrap, topic string, partition int32, batch []byte) (int64, error) {
+// Produce sends one raw batch with acks=all and returns the offset that the broker gave it. While the partition has
+// no leader it waits a little; no answer that leaves open whether the batch was appended is tried again.
+func Produce(ctx context.Context, bootstrap, topic string, partition int32, batch []byte) (base int64, err error) {
+	var final error
+	err = oracle.Retry(ctx, func() error {
+		base, final = produce(ctx, bootstrap, topic, partition, batch)
+		if errors.Is(final, kerr.NotLeaderForPartition) || errors.Is(final, kerr.LeaderNotAvailable) {
+			return final
+		}
+		return nil
+	})
+	if err == nil {
+		err = final
+	}
+	return base, err
+}
+
+func produce(ctx context.Context, bootstrap, topic string, partition int32, batch []byte) (int64, error) {
 	c, _, err := oracle.DialLeader(ctx, bootstrap, topic, partition)
 	if err != nil {
 		return 0, err

@@ -42,7 +42,7 @@ type Offset struct {
 // ListOffset asks a partition's leader for one timestamp.
 func ListOffset(ctx context.Context, bootstrap, topic string, partition int32, iso Isolation, ts int64) (Offset, error) {
 	var out Offset
-	err := retry(ctx, func() error {
+	err := Retry(ctx, func() error {
 		c, _, err := DialLeader(ctx, bootstrap, topic, partition)
 		if err != nil {
 			return err
@@ -78,8 +78,8 @@ func listOffset(ctx context.Context, c *Conn, topic string, partition int32, iso
 	return Offset{}, fmt.Errorf("oracle: ListOffsets of %s-%d: empty answer", topic, partition)
 }
 
-// retry calls f again, a little later each time, while its error is one that Kafka clients retry.
-func retry(ctx context.Context, f func() error) error {
+// Retry calls f again, a little later each time, while its error is one that Kafka clients retry.
+func Retry(ctx context.Context, f func() error) error {
 	wait := 50 * time.Millisecond
 	for try := 0; ; try++ {
 		err := f()
@@ -125,7 +125,7 @@ func Batches(ctx context.Context, bootstrap, topic string, partition int32) ([]B
 func read(ctx context.Context, bootstrap, topic string, partition int32, iso Isolation, reset func(),
 	each func(b Batch, start int64, aborted bool) error,
 ) (end int64, err error) {
-	err = retry(ctx, func() error {
+	err = Retry(ctx, func() error {
 		reset()
 		end, err = readOnce(ctx, bootstrap, topic, partition, iso, each)
 		return err
