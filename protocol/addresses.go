@@ -36,36 +36,12 @@ func rewriteAddresses(a API, version int16, body []byte, f AddressFunc) ([]byte,
 	r := &p.r
 	switch a.Key {
 	case KeyMetadata:
-		if version >= 3 {
-			r.i32() // throttle
-		}
-		n, _ := r.arrayLen(10)
-		for range n {
-			p.address()
-			if version >= 1 {
-				r.nullableString() // rack
-			}
-			r.tags()
-		}
+		p.metadata(version)
 	case KeyFindCoordinator:
 		p.coordinators(version)
 	case KeyDescribeCluster:
-		r.i32() // throttle
-		r.i16() // error
-		r.nullableString()
-		if version >= 1 && r.i8() == 2 {
+		if !p.describeCluster(version) {
 			return body, r.err
-		}
-		r.str() // cluster id
-		r.i32() // controller id
-		n, _ := r.arrayLen(11)
-		for range n {
-			p.address()
-			r.nullableString() // rack
-			if version >= 2 {
-				r.i8() // fenced
-			}
-			r.tags()
 		}
 	default:
 		shape, tagged := endpointShape(a.Key, version)
