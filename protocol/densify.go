@@ -319,7 +319,7 @@ func (r *RecordView) cutDelta() (headers []byte, delta, last int32, err error) {
 	}
 	in = recReader{b: value}
 	d, l := in.uvarint(binary.MaxVarintLen32), in.uvarint(binary.MaxVarintLen32)
-	if in.bad || len(in.b) != 0 || d > l || l >= math.MaxInt32 {
+	if in.bad || len(in.b) != 0 || d > l || l > math.MaxInt32 {
 		return nil, 0, 0, fmt.Errorf("%w: %s: %x", ErrCorruptBatch, DeltaHeader, value)
 	}
 	return headers, int32(d), int32(l), nil
