@@ -1,0 +1,153 @@
+// Package check is `lockstep check`: it connects to both clusters and says
+// what it found and what is missing, before a mirror is started.
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/lockstep-kafka/lockstep/internal/client"
+	"github.com/lockstep-kafka/lockstep/internal/config"
+)
+
+// Level of a finding.
+type Level string
+
+// The three levels: only Fail makes the check fail.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn"
+	Fail Level = "FAIL"
+)
+
+// Finding is one line of the answer.
+type Finding struct {
+	Level  Level  `json:"level"`
+	Where  string `json:"where"` // destination, or a mirror's name
+	What   string `json:"what"`
+	Detail string `json:"detail"`
+}
+
+// Failed tells whether a finding is a Fail.
+func Failed(fs []Finding) bool {
+	for _, f := range fs {
+		if f.Level == Fail {
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	connectTimeout = 10 * time.Second
+	stepTimeout    = 30 * time.Second
+)
+
+type checker struct {
+	c        *config.Config
+	findings []Finding
+}
+
+// Run checks everything it can reach; it stops early only when ctx ends.
+func Run(ctx context.Context, c *config.Config) []Finding {
+	k := &checker{c: c}
+	dst := k.destination(ctx)
+	if dst != nil {
+		defer dst.cl.Close()
+	}
+	for i := range c.Mirrors {
+		k.mirror(ctx, &c.Mirrors[i], dst)
+	}
+	if len(c.Mirrors) == 0 {
+		k.add(Warn, "mirrors", "none", "no mirror is configured: Lockstep is a plain proxy")
+	}
+	return k.findings
+}
+
+func (k *checker) add(l Level, where, what, format string, args ...any) {
+	k.findings = append(k.findings, Finding{Level: l, Where: where, What: what, Detail: fmt.Sprintf(format, args...)})
+}
+
+// side is a cluster that could be reached.
+type side struct {
+	cl    *kgo.Client
+	adm   *kadm.Client
+	meta  kadm.Metadata
+	where string
+}
+
+// connect reaches a cluster and says what it is.
+func (k *checker) connect(ctx context.Context, where string, bootstrap []string, opts []kgo.Opt) *side {
+	cl, err := kgo.NewClient(append(opts, kgo.RetryTimeout(connectTimeout), kgo.DialTimeout(connectTimeout/2))...)
+	if err != nil {
+		k.add(Fail, where, "client", "%v", err)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	adm := kadm.NewClient(cl)
+	meta, err := adm.BrokerMetadata(ctx)
+	if err != nil {
+		k.add(Fail, where, "reach", "%v can't be used: %v", bootstrap, explain(err))
+		cl.Close()
+		return nil
+	}
+	s := &side{cl: cl, adm: adm, meta: meta, where: where}
+	k.add(OK, where, "reach", "cluster id %s, %d brokers %v, controller %d", meta.Cluster, len(meta.Brokers), meta.Brokers.NodeIDs(), meta.Controller)
+	return s
+}
+
+// explain adds the remedy to what Go says about common mistakes.
+func explain(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w (no answer in %s: is the address right, does the port speak TLS, is a firewall between?)", err, connectTimeout)
+	}
+	return err
+}
+
+func (k *checker) destination(ctx context.Context) *side {
+	const where = "destination"
+	opts, sec, err := client.Destination(k.c.Destination)
+	if err != nil {
+		k.add(Fail, where, "config", "%v", err)
+		return nil
+	}
+	s := k.connect(ctx, where, k.c.Destination.Bootstrap, opts)
+	if s == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	k.versions(ctx, s, destinationNeeds)
+	k.brokerPorts(s)
+	k.groupTimeout(ctx, s)
+	k.clusterRights(ctx, s)
+	k.probe(ctx, s, sec)
+	return s
+}
+
+func (k *checker) mirror(ctx context.Context, m *config.Mirror, dst *side) {
+	opts, _, err := client.Source(m.Source)
+	if err != nil {
+		k.add(Fail, m.Name, "config", "%v", err)
+		return
+	}
+	src := k.connect(ctx, m.Name, m.Source.Bootstrap, opts)
+	if src == nil {
+		return
+	}
+	defer src.cl.Close()
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	k.versions(ctx, src, sourceNeeds)
+	if dst != nil && dst.meta.Cluster == src.meta.Cluster {
+		k.add(Fail, m.Name, "loop", "source and destination are the same cluster (%s)", src.meta.Cluster)
+		return
+	}
+	k.topics(ctx, m, src, dst)
+}

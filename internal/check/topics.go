@@ -1,0 +1,168 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/mirror"
+)
+
+// topics looks at what the mirror would take over.
+func (k *checker) topics(ctx context.Context, m *config.Mirror, src, dst *side) {
+	filter, err := mirror.NewTopicFilter(m.Topics.Include, m.Topics.Exclude)
+	if err != nil {
+		k.add(Fail, m.Name, "topics", "%v", err)
+		return
+	}
+	all, err := src.adm.ListTopics(kadm.WithAuthorizedOps(ctx))
+	if err != nil {
+		k.add(Fail, m.Name, "topics", "can't be listed: %v", err)
+		return
+	}
+	var names []string
+	partitions, bad := 0, 0
+	for name, t := range all {
+		if t.IsInternal || !filter.Match(name) {
+			continue
+		}
+		names = append(names, name)
+		partitions += len(t.Partitions)
+		if t.Err != nil {
+			bad++
+			k.add(Fail, m.Name, "topics", "topic %s can't be used: %v", name, t.Err)
+			continue
+		}
+		if l := lacking(t, kmsg.ACLOperationRead, kmsg.ACLOperationDescribe, kmsg.ACLOperationDescribeConfigs); l != "" {
+			bad++
+			k.add(Fail, m.Name, "rights", "the user lacks %s on topic %s of the source: add the ACLs", l, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) == 0 {
+		k.add(Warn, m.Name, "topics", "none of the source's %d topics matches topics.include and is not excluded", len(all))
+		return
+	}
+	if bad == 0 {
+		k.add(OK, m.Name, "topics", "%d topics with %d partitions can be read", len(names), partitions)
+	}
+	largest := k.sourceConfigs(ctx, m, src, names)
+	if dst != nil {
+		k.requestSize(ctx, m, dst, largest)
+		k.existing(ctx, m, dst, names)
+	}
+}
+
+// sourceConfigs finds the largest batch the source may hold, and compacted
+// topics.
+func (k *checker) sourceConfigs(ctx context.Context, m *config.Mirror, src *side, names []string) (largest int64) {
+	rcs, err := src.adm.DescribeTopicConfigs(ctx, names...)
+	if err != nil {
+		k.add(Fail, m.Name, "configs", "topic configs of the source can't be read: %v", err)
+		return 0
+	}
+	for _, rc := range rcs {
+		if rc.Err != nil {
+			k.add(Fail, m.Name, "configs", "configs of topic %s of the source can't be read (needs DescribeConfigs): %v", rc.Name, rc.Err)
+			continue
+		}
+		for _, c := range rc.Configs {
+			if c.Key == "max.message.bytes" {
+				if n, err := strconv.ParseInt(c.MaybeValue(), 10, 64); err == nil {
+					largest = max(largest, n)
+				}
+			}
+		}
+	}
+	if limit := int64(k.c.Limits.MaxFrameBytes); largest > limit {
+		k.add(Fail, m.Name, "limits", "a topic of the source allows batches of %d bytes, limits.max_frame_bytes is %d: raise it", largest, limit)
+	}
+	return largest
+}
+
+// requestSize compares with what a broker of the destination takes in one
+// request; its topic limits are set by the mirror itself.
+func (k *checker) requestSize(ctx context.Context, m *config.Mirror, dst *side, largest int64) {
+	rcs, err := dst.adm.DescribeBrokerConfigs(ctx, dst.meta.Brokers.NodeIDs()...)
+	if err != nil {
+		return // said already
+	}
+	for _, rc := range rcs {
+		for _, c := range rc.Configs {
+			if n, err := strconv.ParseInt(c.MaybeValue(), 10, 64); err == nil && c.Key == "socket.request.max.bytes" && n < largest+1<<16 {
+				k.add(Fail, m.Name, "limits", "a topic of the source allows batches of %d bytes, broker %s of the destination takes requests up to %d (%s): raise it there", largest, rc.Name, n, c.Key)
+				return
+			}
+		}
+	}
+	k.add(OK, m.Name, "limits", "batches up to %d bytes fit; topics are created with the source's max.message.bytes and open timestamp bounds", largest)
+}
+
+// existing finds topics on the destination that hold records of another
+// origin.
+func (k *checker) existing(ctx context.Context, m *config.Mirror, dst *side, names []string) {
+	have, err := dst.adm.ListTopics(kadm.WithAuthorizedOps(ctx), append(names, ledger.Topic)...)
+	if err != nil {
+		k.add(Fail, m.Name, "destination topics", "can't be listed: %v", err)
+		return
+	}
+	_, mirrored := have[ledger.Topic]
+	mirrored = mirrored && have[ledger.Topic].Err == nil
+	var found []string
+	for _, name := range names {
+		t, ok := have[name]
+		if !ok || t.Err != nil {
+			continue
+		}
+		found = append(found, name)
+		if l := lacking(t, kmsg.ACLOperationWrite, kmsg.ACLOperationRead, kmsg.ACLOperationDescribe); l != "" {
+			k.add(Fail, m.Name, "rights", "the user lacks %s on topic %s of the destination: add the ACLs", l, name)
+		}
+	}
+	if len(found) == 0 {
+		k.add(OK, m.Name, "destination topics", "none of the %d topics exists yet: they will be created", len(names))
+		return
+	}
+	if mirrored {
+		k.add(OK, m.Name, "destination topics", "%d of %d topics exist; the ledger tells which are mirrored already", len(found), len(names))
+		return
+	}
+	full, err := withRecords(ctx, dst, found)
+	switch {
+	case err != nil:
+		k.add(Warn, m.Name, "destination topics", "%v", err)
+	case len(full) > 0:
+		k.add(Fail, m.Name, "destination topics", "%v hold records of another origin and there is no ledger: they will be left alone; rename or delete them, or exclude them", full)
+	default:
+		k.add(OK, m.Name, "destination topics", "%d of %d topics exist and are empty", len(found), len(names))
+	}
+}
+
+func withRecords(ctx context.Context, s *side, names []string) ([]string, error) {
+	start, err := s.adm.ListStartOffsets(ctx, names...)
+	if err != nil {
+		return nil, fmt.Errorf("offsets can't be listed: %w", err)
+	}
+	end, err := s.adm.ListEndOffsets(ctx, names...)
+	if err != nil {
+		return nil, fmt.Errorf("offsets can't be listed: %w", err)
+	}
+	full := map[string]bool{}
+	end.Each(func(e kadm.ListedOffset) {
+		if b, ok := start.Lookup(e.Topic, e.Partition); ok && e.Offset > b.Offset {
+			full[e.Topic] = true
+		}
+	})
+	var out []string
+	for t := range full {
+		out = append(out, t)
+	}
+	slices.Sort(out)
+	return out, nil
+}

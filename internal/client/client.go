@@ -1,0 +1,65 @@
+// Package client builds the options of Lockstep's own Kafka clients from the
+// configuration.
+package client
+
+import (
+	"crypto/tls"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+
+	"github.com/lockstep-kafka/lockstep/internal/config"
+)
+
+// ID is the client id of all of Lockstep's own connections.
+const ID = "lockstep"
+
+// Security is what a connection to a cluster needs besides an address.
+type Security struct {
+	TLS  *tls.Config    // nil: plaintext
+	SASL sasl.Mechanism // nil: none
+}
+
+// NewSecurity reads the files that the configuration names.
+func NewSecurity(t config.TLS, s config.SASL) (Security, error) {
+	tc, err := t.Config()
+	if err != nil {
+		return Security{}, err
+	}
+	m, err := s.Auth()
+	if err != nil {
+		return Security{}, err
+	}
+	return Security{TLS: tc, SASL: m}, nil
+}
+
+// Options of a kgo client for a cluster.
+func Options(bootstrap []string, sec Security) []kgo.Opt {
+	opts := []kgo.Opt{kgo.SeedBrokers(bootstrap...), kgo.ClientID(ID)}
+	if sec.TLS != nil {
+		opts = append(opts, kgo.DialTLSConfig(sec.TLS))
+	}
+	if sec.SASL != nil {
+		opts = append(opts, kgo.SASL(sec.SASL))
+	}
+	return opts
+}
+
+// Source is Options for a mirror's source.
+func Source(s config.Source) ([]kgo.Opt, Security, error) {
+	sec, err := NewSecurity(s.TLS, s.SASL)
+	if err != nil {
+		return nil, Security{}, fmt.Errorf("source: %w", err)
+	}
+	return Options(s.Bootstrap, sec), sec, nil
+}
+
+// Destination is Options for the destination.
+func Destination(d config.Destination) ([]kgo.Opt, Security, error) {
+	sec, err := NewSecurity(d.TLS, d.SASL)
+	if err != nil {
+		return nil, Security{}, fmt.Errorf("destination: %w", err)
+	}
+	return Options(d.Bootstrap, sec), sec, nil
+}
