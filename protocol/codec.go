@@ -35,12 +35,18 @@ const (
 	// more than this factor lies; it isn't given the memory it asks for.
 	snappyMaxRatio = 24
 
+	// zstd: the limit holds for the window a frame declares too, and small
+	// batches declare large ones; 8 MiB is what RFC 8878 asks of every decoder.
+	zstdMinMemory = 8 << 20
+
 	keepScratch = 4 << 20 // buffers above this aren't kept for the next batch
 )
 
 // codecs holds one (de)compressor of each kind, made when first needed. Not
 // for concurrent use.
 type codecs struct {
+	maxOut int // bytes that one batch may decompress to
+
 	gzipR *gzip.Reader
 	lz4R  *lz4.Reader
 	zstdR *zstd.Decoder
@@ -49,10 +55,11 @@ type codecs struct {
 	zstdW *zstd.Encoder
 }
 
-// decompress appends to dst what src decompresses to: at most limit bytes
-// (ErrTooLarge), and never much more memory than that.
-func (c *codecs) decompress(dst []byte, codec Codec, src []byte, limit int) ([]byte, error) {
+// decompress appends to dst what src decompresses to: at most maxOut bytes
+// (ErrTooLarge). Memory stays near that (zstd: near 8 MiB if that is more).
+func (c *codecs) decompress(dst []byte, codec Codec, src []byte) ([]byte, error) {
 	var err error
+	limit := c.maxOut
 	switch codec {
 	case CodecGzip:
 		if c.gzipR == nil {
@@ -72,12 +79,13 @@ func (c *codecs) decompress(dst []byte, codec Codec, src []byte, limit int) ([]b
 	case CodecZstd:
 		if c.zstdR == nil {
 			c.zstdR, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-				zstd.WithDecoderMaxMemory(uint64(limit)))
+				zstd.WithDecoderMaxMemory(max(uint64(limit), zstdMinMemory)))
 		}
+		start := len(dst)
 		if err == nil {
 			dst, err = c.zstdR.DecodeAll(src, dst)
 		}
-		if errors.Is(err, zstd.ErrDecoderSizeExceeded) {
+		if errors.Is(err, zstd.ErrDecoderSizeExceeded) || len(dst)-start > limit {
 			err = ErrTooLarge
 		}
 	default:

@@ -80,14 +80,13 @@ func Records(b Batch, f func(RecordView) bool) error {
 // to batch: one per worker, not for concurrent use. Its methods are the
 // functions of the same names.
 type Recoder struct {
-	maxOut  int
 	codecs  codecs
 	plain   []byte // records as decompressed
 	records []byte // records as built
 }
 
 // NewRecoder makes a Recoder that lets one batch decompress to maxOut bytes.
-func NewRecoder(maxOut int) *Recoder { return &Recoder{maxOut: maxOut} }
+func NewRecoder(maxOut int) *Recoder { return &Recoder{codecs: codecs{maxOut: maxOut}} }
 
 // Densify: see the function of this name.
 func (r *Recoder) Densify(b Batch, logAppend bool) (Batch, error) {
@@ -224,7 +223,7 @@ var errStop = errors.New("stop")
 func (r *Recoder) each(b Batch, f func(*RecordView) error) error {
 	data := []byte(b[BatchHeaderSize:])
 	if codec := b.Codec(); codec != CodecNone {
-		plain, err := r.codecs.decompress(r.plain[:0], codec, data, r.maxOut)
+		plain, err := r.codecs.decompress(r.plain[:0], codec, data)
 		if err != nil {
 			return err
 		}
