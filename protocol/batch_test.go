@@ -224,3 +224,7 @@ func anyStamp() *rapid.Generator[Stamp] {
 		}
 	})
 }
+
+func testRecord(delta int32, value []byte) kmsg.Record {
+	return kmsg.Record{OffsetDelta: delta, TimestampDelta64: int64(delta), Key: []byte("key"), Value: value}
+}
