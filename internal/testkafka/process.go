@@ -25,7 +25,7 @@ func startProcess(cmd *exec.Cmd, logPath string) (*process, error) {
 		return nil, fmt.Errorf("testkafka: log file: %w", err)
 	}
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = childAttr()
+	cmd.SysProcAttr = ChildAttr()
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {

@@ -4,6 +4,6 @@ package testkafka
 
 import "syscall"
 
-// childAttr: without Linux' parent-death signal, children stay in this process group, so that what ends the group
+// ChildAttr: without Linux' parent-death signal, children stay in this process group, so that what ends the group
 // (a terminal, a CI runner) ends them too.
-func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
+func ChildAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

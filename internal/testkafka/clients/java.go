@@ -1,0 +1,69 @@
+package clients
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/lockstep-kafka/lockstep/internal/testkafka"
+)
+
+//go:embed java/Client.java
+var javaSource []byte
+
+// java is the argument list of the compiled client, its class included.
+func java(ctx context.Context) ([]string, error) {
+	cp, err := testkafka.Libs(ctx, testkafka.DefaultVersion)
+	if err != nil {
+		return nil, err
+	}
+	classes, err := testkafka.Once(ctx, "java-client", cp+string(javaSource), func(ctx context.Context, dir string) error {
+		src := filepath.Join(dir, "Client.java")
+		if err := os.WriteFile(src, javaSource, 0o644); err != nil {
+			return err
+		}
+		return testkafka.Run(ctx, dir, "javac", "-nowarn", "-cp", cp, "-d", dir, src)
+	})
+	if err != nil {
+		return nil, err
+	}
+	args, err := testkafka.Java(ctx, testkafka.DefaultVersion, classes)
+	if err != nil {
+		return nil, err
+	}
+	return append(args, "Client"), nil
+}
+
+// Java runs one verb of the Java client (kafka-clients of testkafka.DefaultVersion): see java/Client.java.
+func Java(ctx context.Context, args ...string) (Result, error) {
+	a, err := java(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	return runClient(ctx, "java", append(a, args...)...)
+}
+
+// JavaRead reads with a Java consumer.
+func JavaRead(ctx context.Context, r Read) (Result, error) { return Java(ctx, r.args()...) }
+
+// JavaOffsets asks Java's Admin for all kinds of offsets of partitions 0…n-1, at both isolation levels; the lines'
+// Spec is earliest, latest, max-timestamp, earliest-local, latest-tiered, earliest-pending-upload or a timestamp.
+func JavaOffsets(ctx context.Context, bootstrap, topic string, partitions int, timestamps ...int64) ([]Meta, error) {
+	ts := ""
+	for _, t := range timestamps {
+		ts += fmt.Sprintf("%d,", t)
+	}
+	r, err := Java(ctx, "offsets", "bootstrap="+bootstrap, "topic="+topic, "partitions="+strconv.Itoa(partitions), "timestamps="+ts)
+	return r.Meta, err
+}
+
+// JavaProduce writes n records value0… to a partition and returns one "produced" line for each.
+func JavaProduce(ctx context.Context, bootstrap, topic string, partition int32, n int, more ...string) ([]Meta, error) {
+	r, err := Java(ctx, append([]string{
+		"produce", "bootstrap=" + bootstrap, "topic=" + topic, fmt.Sprintf("partition=%d", partition), fmt.Sprintf("n=%d", n),
+	}, more...)...)
+	return r.Meta, err
+}
