@@ -136,7 +136,8 @@ type sockConn struct {
 	closed    bool
 
 	addr     string
-	moved    int64 // bytes moved, to see progress while finishing
+	moved    int64  // bytes moved, to see progress while finishing
+	linger   func() // cancels the timer of finish
 	in, sent counter
 }
 
@@ -144,8 +145,9 @@ type sockConn struct {
 type counter interface{ Add(float64) }
 
 // adopt takes over c's socket: c is closed, a duplicate of its fd lives on.
-// The result isn't registered with a loop yet. Any goroutine may call it.
-func adopt(c net.Conn) (*sockConn, error) {
+// The result isn't registered with a loop yet. name stands for the peer in logs.
+// Any goroutine may call it.
+func adopt(c net.Conn, name string) (*sockConn, error) {
 	defer c.Close() //nolint:errcheck // the duplicate lives on
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -163,7 +165,7 @@ func adopt(c net.Conn) (*sockConn, error) {
 	if dupErr != nil {
 		return nil, fmt.Errorf("duplicate a socket (raise the limit on open files?): %w", dupErr)
 	}
-	return &sockConn{fd: fd, addr: c.RemoteAddr().String()}, nil
+	return &sockConn{fd: fd, addr: name}, nil
 }
 
 // attach registers the connection with the loop; loop only.
@@ -417,7 +419,7 @@ func (c *sockConn) finish(linger time.Duration) {
 // on sending would keep it alive.
 func (c *sockConn) lingerOn(linger time.Duration, moved int64) {
 	wasShut := c.shut
-	c.l.afterFunc(linger, func() {
+	c.linger = c.l.afterFunc(linger, func() {
 		if c.closed {
 			return
 		}
@@ -451,6 +453,9 @@ func (c *sockConn) abort() {
 	}
 	c.closed = true
 	c.h = nil
+	if c.linger != nil {
+		c.linger()
+	}
 	c.dropOut()
 	c.unregister()
 	if err := unix.Close(c.fd); err != nil {
@@ -458,6 +463,10 @@ func (c *sockConn) abort() {
 	}
 	delete(c.l.conns, c.fd)
 	c.l.load.Add(-1)
+	select {
+	case c.l.gone <- struct{}{}:
+	default:
+	}
 }
 
 // mustUpdate sets the poller's interest; epoll_ctl fails only for want of

@@ -32,6 +32,7 @@ import (
 // So bytes wait in one place only, sockConn.out, which we count and bound.
 type engine struct {
 	loops []*loop
+	gone  chan struct{}
 	log   *slog.Logger
 	wg    sync.WaitGroup
 }
@@ -47,9 +48,14 @@ type loop struct {
 	log    *slog.Logger
 	poller *netpoll.Poller
 	conns  map[int]*sockConn
+
+	sessions map[*session]struct{}
+	gone     chan struct{} // shared by the loops, capacity 1: some connection closed
+
 	buf    []byte     // the read buffer, shared by all connections of the loop
 	iov    [][]byte   // scratch of flush
 	chunks [][]byte   // free list of outQueue chunks
+	frames [][]byte   // free list of frame buffers
 	later  []func()   // run when the current event is done
 	timers timerQueue // see timers.go
 	wake   *time.Timer
@@ -67,14 +73,17 @@ func newEngine(n int, log *slog.Logger) (*engine, error) {
 	if n <= 0 {
 		n = runtime.GOMAXPROCS(0)
 	}
-	e := &engine{log: log}
+	e := &engine{log: log, gone: make(chan struct{}, 1)}
 	for i := range n {
 		p, err := netpoll.OpenPoller()
 		if err != nil {
 			e.closePollers()
 			return nil, fmt.Errorf("open an event loop (raise the limit on open files?): %w", err)
 		}
-		l := &loop{idx: i, log: log, poller: p, conns: make(map[int]*sockConn), buf: make([]byte, readBufferBytes)}
+		l := &loop{
+			idx: i, log: log, poller: p, gone: e.gone, buf: make([]byte, readBufferBytes),
+			conns: make(map[int]*sockConn), sessions: make(map[*session]struct{}),
+		}
 		l.wake = time.AfterFunc(time.Hour, func() { l.post(l.runTimers) })
 		l.wake.Stop()
 		e.loops = append(e.loops, l)
@@ -127,6 +136,14 @@ func (e *engine) next() *loop {
 		}
 	}
 	return best
+}
+
+// connections is the number of sockets of both sides that are open.
+func (e *engine) connections() (n int64) {
+	for _, l := range e.loops {
+		n += l.load.Load()
+	}
+	return n
 }
 
 // held is the number of bytes that wait in Lockstep's own buffers.

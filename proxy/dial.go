@@ -1,0 +1,90 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// dialTimeout is for one address; HandshakeTimeout bounds all tries of a client.
+const dialTimeout = 3 * time.Second
+
+// dialBroker connects to the broker that a client's port stands for: -1 is any
+// that can be reached (every bootstrap address is tried, then every broker
+// known), else just that one, wherever it is by now. ctx bounds it.
+func (p *Proxy) dialBroker(ctx context.Context, id int32) (*sockConn, error) {
+	var errs error
+	try := func(addr string) *sockConn {
+		c, err := p.dialAddr(ctx, addr)
+		if err != nil {
+			p.m.dialFailures.Inc()
+			errs = errors.Join(errs, err)
+		}
+		return c
+	}
+	if id < 0 {
+		n := len(p.bootstrap)
+		first := int(p.nextSeed.Add(1)) % n
+		for i := range n {
+			if c := try(p.bootstrap[(first+i)%n]); c != nil {
+				return c, nil
+			}
+		}
+		for _, addr := range p.topology.addresses() {
+			if c := try(addr); c != nil {
+				return c, nil
+			}
+		}
+		return nil, fmt.Errorf("no broker of the destination could be reached: %w", errs)
+	}
+	for {
+		addr, err := p.topology.address(ctx, id)
+		if err != nil {
+			return nil, errors.Join(err, errs)
+		}
+		errs = nil
+		if c := try(addr); c != nil {
+			return c, nil
+		}
+		p.topology.nextLook(ctx) // it may have moved
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("broker %d could not be reached: %w", id, errs)
+		}
+	}
+}
+
+func (p *Proxy) dialAddr(ctx context.Context, addr string) (*sockConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	c, err := p.dial(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if p.tls == nil {
+		return adopt(c, addr)
+	}
+	cfg := p.tls
+	if cfg.ServerName == "" {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			c.Close() //nolint:errcheck // can't be used
+			return nil, err
+		}
+		cfg = cfg.Clone()
+		cfg.ServerName = host
+	}
+	tc := tls.Client(c, cfg)
+	if err := tc.HandshakeContext(ctx); err != nil {
+		c.Close() //nolint:errcheck // can't be used
+		return nil, fmt.Errorf("TLS to %s: %w", addr, err)
+	}
+	end, err := p.bridge(tc)
+	if err != nil {
+		c.Close() //nolint:errcheck // can't be used
+		return nil, err
+	}
+	return adopt(end, addr)
+}

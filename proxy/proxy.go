@@ -1,0 +1,202 @@
+// Package proxy is Lockstep's data path for clients: it listens like a Kafka
+// cluster, passes everything through to the brokers of the destination, and
+// answers what touches mirror topics from their virtual logs.
+//
+// The net part (engine, conn, session, request, response, xchg, listener, dial,
+// topology, drain) knows frames and headers only. What a request means is
+// behind the interfaces exchange and requestHandler (exchange.go).
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Options of New.
+type Options struct {
+	Listeners []Listener
+	// Bootstrap addresses of the destination, host:port; all are tried.
+	Bootstrap []string
+	// TLS to the destination's brokers, for clients' connections; nil: plaintext.
+	TLS *tls.Config
+	// ClientOptions are TLS and SASL of Lockstep's own connection to the
+	// destination, by which it knows the brokers.
+	ClientOptions []kgo.Opt
+	// Dial opens connections for clients; nil: a net.Dialer's.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Refresh is how often the brokers are listed without a reason; 0: 60 s.
+	Refresh    time.Duration
+	Loops      int // event loops; 0: one per usable CPU
+	Limits     Limits
+	Logger     *slog.Logger          // nil: slog.Default()
+	Registerer prometheus.Registerer // nil: no metrics
+
+	handler requestHandler // tests; nil: noHandler
+}
+
+// Limits bound what clients can use. A zero field gets the default.
+type Limits struct {
+	MaxFrameBytes     int           // 100 MiB
+	MaxConnections    int           // 10000
+	ClientOutboundMax int           // 4 MiB: high-water mark of what waits for one slow peer
+	IdleTimeout       time.Duration // 10 min
+	HandshakeTimeout  time.Duration // 10 s: first request, and reaching the broker
+	DrainTimeout      time.Duration // 30 s; negative: none
+}
+
+func (l Limits) withDefaults() Limits {
+	set := func(n *int, d int) {
+		if *n == 0 {
+			*n = d
+		}
+	}
+	wait := func(n *time.Duration, d time.Duration) {
+		if *n == 0 {
+			*n = d
+		}
+	}
+	set(&l.MaxFrameBytes, 100<<20)
+	set(&l.MaxConnections, 10000)
+	set(&l.ClientOutboundMax, 4<<20)
+	wait(&l.IdleTimeout, 10*time.Minute)
+	wait(&l.HandshakeTimeout, 10*time.Second)
+	wait(&l.DrainTimeout, 30*time.Second)
+	l.DrainTimeout = max(l.DrainTimeout, 0)
+	return l
+}
+
+// linger is how long a closed connection may take to get rid of what it still
+// has to say.
+func (l Limits) linger() time.Duration { return l.HandshakeTimeout }
+
+// Proxy serves clients.
+type Proxy struct {
+	log       *slog.Logger
+	limits    Limits
+	bootstrap []string
+	dial      func(ctx context.Context, network, addr string) (net.Conn, error)
+	tls       *tls.Config
+	fronts    []*frontend
+	topology  *topology
+	handler   requestHandler
+	engine    *engine
+	m         *metrics
+
+	ctx      context.Context // of dials; ends after the drain
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup // goroutines but the loops
+	open     atomic.Int64   // client connections
+	nextSeed atomic.Uint32
+	draining atomic.Bool
+}
+
+// New binds all ports; clients are served by Run, which must be called (or
+// Close, to give the ports back).
+func New(opts Options) (_ *Proxy, err error) {
+	if len(opts.Listeners) == 0 || len(opts.Bootstrap) == 0 {
+		return nil, errors.New("proxy needs a listener and a bootstrap address of the destination")
+	}
+	p := &Proxy{
+		log: opts.Logger, limits: opts.Limits.withDefaults(), bootstrap: opts.Bootstrap, tls: opts.TLS,
+		dial: opts.Dial, handler: opts.handler,
+	}
+	if p.log == nil {
+		p.log = slog.Default()
+	}
+	if p.dial == nil {
+		p.dial = (&net.Dialer{}).DialContext
+	}
+	if p.handler == nil {
+		p.handler = noHandler{}
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if p.engine, err = newEngine(opts.Loops, p.log); err != nil {
+		return nil, err
+	}
+	if p.m, err = newMetrics(opts.Registerer, p); err != nil {
+		return nil, err
+	}
+	refresh := opts.Refresh
+	if refresh <= 0 {
+		refresh = time.Minute
+	}
+	if p.topology, err = newTopology(opts.Bootstrap, opts.ClientOptions, refresh, p.log); err != nil {
+		return nil, err
+	}
+	for _, cfg := range opts.Listeners {
+		f, err := p.bind(p.ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		p.fronts = append(p.fronts, f)
+	}
+	return p, nil
+}
+
+// Close gives back what New took; only for a Proxy that Run was not called on.
+func (p *Proxy) Close() {
+	p.cancel()
+	for _, f := range p.fronts {
+		f.close()
+	}
+	if p.topology != nil {
+		p.topology.client.Close()
+	}
+	if p.engine != nil {
+		p.engine.closePollers()
+	}
+}
+
+// Run serves clients until ctx ends, then drains: it stops accepting, lets open
+// requests finish, and returns when the last connection is closed, or after
+// limits.DrainTimeout. It returns nil then.
+func (p *Proxy) Run(ctx context.Context) error {
+	p.engine.start()
+	p.wg.Go(func() { p.topology.run(p.ctx) })
+	var accepting sync.WaitGroup
+	for _, f := range p.fronts {
+		for _, ln := range f.lns {
+			accepting.Go(func() { f.serve(p.ctx, ln) })
+		}
+		p.log.Info("listening for clients", "address", f.lns[0].Addr().String(), "advertised_host", f.AdvertisedHost,
+			"broker_ports", fmt.Sprintf("%d-%d", f.FirstPort, f.LastPort))
+	}
+	<-ctx.Done()
+	for _, f := range p.fronts {
+		f.close()
+	}
+	accepting.Wait()
+	p.drain()
+	p.cancel()
+	p.closeAll()
+	p.engine.stop()
+	p.wg.Wait()
+	return nil
+}
+
+// Addr is the bootstrap address of the first listener.
+func (p *Proxy) Addr() net.Addr { return p.fronts[0].lns[0].Addr() }
+
+// Ready says what is missing before clients can be served: nil when the
+// destination's brokers are known.
+func (p *Proxy) Ready() error {
+	if len(p.topology.snap.Load().brokers) == 0 {
+		return errors.New("the destination's brokers are not known yet")
+	}
+	return nil
+}

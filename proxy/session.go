@@ -1,0 +1,357 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// session is one client connection and its connection to a broker. Client bytes
+// are parsed only as far as the request headers (request.go), answers only as
+// far as their size and correlation id (response.go); everything else goes from
+// the loop's read buffer straight to the other socket.
+//
+// Memory is bounded: what waits for a slow client is at most clientOutboundMax
+// plus one read (reading of the broker pauses above it, goes on below half of
+// it), the same towards the broker; one read waits in pending; one request
+// and one answer are buffered at a time, each up to maxFrameBytes, where they
+// are handled or rewritten.
+//
+// Everything runs on the loop. enter and leave bracket every way in: the last
+// leave runs pump, which starts what has become possible.
+type session struct {
+	p        *Proxy
+	l        *loop
+	log      *slog.Logger
+	front    *frontend
+	brokerID int32 // -1: bootstrap
+
+	client   conn
+	upstream conn // nil until it is connected
+	dialing  context.CancelFunc
+	depth    int
+	closed   bool
+
+	clientEOF    bool
+	clientFull   bool // what waits for the client is above the mark
+	upstreamFull bool
+	draining     bool
+
+	pending []byte // client bytes that can't be consumed yet
+	req     requestParser
+	resp    responseParser
+	fifo    fifo
+	waiting *xchg // a whole handled request, until its turn comes
+	x       *xchg // the exchange that runs
+	state   connState
+	known   *versions // what the broker behind said in ApiVersions, nil: nothing yet
+
+	started  time.Time
+	active   time.Time // when something last moved
+	requests int64
+	iov      [3][]byte
+	small    [64]byte
+}
+
+// prebufferBytes is how much of a client is taken in before its broker is
+// connected.
+const prebufferBytes = 64 << 10
+
+// newSession starts a session on the loop; client is not attached yet.
+func (p *Proxy) newSession(l *loop, client *sockConn, front *frontend, brokerID int32) {
+	s := &session{p: p, l: l, client: client, front: front, brokerID: brokerID, started: time.Now()}
+	s.active = s.started
+	s.log = p.log.With("conn", client.remote())
+	if brokerID >= 0 {
+		s.log = s.log.With("broker", brokerID)
+	}
+	l.sessions[s] = struct{}{}
+	if err := client.attach(l, s, p.m.clientIn, p.m.clientOut); err != nil {
+		s.close(ReasonInternal, err)
+		return
+	}
+	s.log.Debug("client connected")
+	s.watch()
+	if p.draining.Load() { // accepted just before the listeners closed
+		s.drain()
+	}
+}
+
+func (s *session) enter() { s.depth++ }
+
+func (s *session) leave() {
+	if s.depth == 1 {
+		s.pump()
+	}
+	s.depth--
+}
+
+// pump starts what can go on now: the handled request whose turn it is, client
+// bytes that waited, the end of the session.
+func (s *session) pump() {
+	for !s.closed {
+		switch {
+		case s.waiting != nil && s.x == nil && s.fifo.len() == 0 && !s.clientFull:
+			s.x, s.waiting = s.waiting, nil
+			s.x.start()
+		case len(s.pending) > 0 && s.upstream != nil && !s.blocked():
+			n := s.consume(s.pending)
+			s.l.hold(-n)
+			s.pending = s.pending[:copy(s.pending, s.pending[n:])]
+		default:
+			s.settle()
+			return
+		}
+	}
+}
+
+// blocked: no further client frame may be begun.
+func (s *session) blocked() bool {
+	return s.upstream == nil || s.waiting != nil || s.x != nil || s.draining || s.fifo.len() >= maxInFlight
+}
+
+// settle is what remains when nothing can be started.
+func (s *session) settle() {
+	quiet := s.waiting == nil && s.x == nil
+	if s.upstream == nil && s.dialing == nil && len(s.pending) > 0 && !s.precheck() {
+		return
+	}
+	if s.clientEOF && quiet && (len(s.pending) == 0 || s.upstream == nil) && s.dialing == nil {
+		s.close(ReasonClientEOF, nil)
+		return
+	}
+	if s.draining && quiet && s.fifo.len() == 0 && !s.req.midFrame() {
+		s.close(ReasonDraining, nil)
+		return
+	}
+	s.updateReading()
+}
+
+// precheck looks at the first bytes of a connection: a broker is only dialled
+// for what may be a Kafka request. false: the session was closed.
+func (s *session) precheck() bool {
+	_, ok, err := protocol.ReadFrameSize(s.pending, minRequest, s.p.limits.MaxFrameBytes)
+	if err != nil {
+		s.badFrame(err)
+		return false
+	}
+	if ok && len(s.pending) >= protocol.FrameSizeLen+minRequest {
+		s.dial()
+	}
+	return true
+}
+
+// updateReading pauses and resumes both sides. The marks have hysteresis, so a
+// slow reader toggles once per half a mark, not with every packet.
+func (s *session) updateReading() {
+	high := s.p.limits.ClientOutboundMax
+	full := func(was bool, c conn) bool {
+		if was {
+			return c.buffered() > high/2
+		}
+		return c.buffered() > high
+	}
+	s.clientFull = full(s.clientFull, s.client)
+	clientOn := len(s.pending) == 0
+	if s.upstream == nil {
+		clientOn = len(s.pending) < prebufferBytes
+	} else {
+		s.upstreamFull = full(s.upstreamFull, s.upstream)
+		clientOn = clientOn && !s.upstreamFull
+		s.upstream.setReading(!s.clientFull)
+	}
+	s.client.setReading(clientOn)
+}
+
+func (s *session) onData(c conn, b []byte) {
+	s.enter()
+	defer s.leave()
+	s.active = time.Now()
+	if c == s.upstream {
+		s.consumeAnswers(b)
+		s.updateReading()
+		return
+	}
+	if len(s.pending) == 0 && !s.blocked() || s.req.midFrame() && len(s.pending) == 0 && s.upstream != nil {
+		b = b[s.consume(b):]
+	}
+	if len(b) > 0 && !s.closed {
+		s.pending = append(s.pending, b...)
+		s.l.hold(len(b))
+	}
+}
+
+func (s *session) onDrained(conn) {
+	s.enter()
+	defer s.leave()
+	s.active = time.Now()
+	s.updateReading()
+}
+
+func (s *session) onEOF(c conn, err error) {
+	s.enter()
+	defer s.leave()
+	if c == s.upstream {
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		s.close(ReasonBrokerEOF, err)
+		return
+	}
+	// What the client sent before it went is still passed on: an acks=0
+	// produce is complete when it is written.
+	s.clientEOF = true
+}
+
+func (s *session) onBroken(c conn, err error) {
+	s.enter()
+	defer s.leave()
+	// On the broker's side the end of its data follows. On the client's side,
+	// too, unless it isn't read because an answer is being made for it.
+	if c == s.client && (s.x != nil || s.waiting != nil) {
+		s.close(ReasonClientEOF, err)
+	}
+}
+
+// dial connects to the broker on a goroutine of its own.
+func (s *session) dial() {
+	ctx, cancel := context.WithTimeout(s.p.ctx, s.p.limits.HandshakeTimeout)
+	s.dialing = cancel
+	s.p.wg.Go(func() {
+		defer cancel()
+		up, err := s.p.dialBroker(ctx, s.brokerID)
+		if !s.l.post(func() { s.dialled(up, err) }) && up != nil {
+			up.discard()
+		}
+	})
+}
+
+func (s *session) dialled(up *sockConn, err error) {
+	s.enter()
+	defer s.leave()
+	s.dialing = nil
+	if s.closed {
+		if up != nil {
+			up.discard()
+		}
+		return
+	}
+	if err != nil {
+		s.close(ReasonConnectFailed, err)
+		return
+	}
+	if err := up.attach(s.l, s, s.p.m.upstreamIn, s.p.m.upstreamOut); err != nil {
+		s.close(ReasonInternal, err)
+		return
+	}
+	s.upstream = up
+	s.active = time.Now()
+	s.log.Debug("connected to a broker", "address", up.remote())
+}
+
+// watch looks from time to time whether the session has stalled. Waiting for
+// the broker (a long poll, a JoinGroup) is no stall: the client has its own
+// time limit for that.
+func (s *session) watch() {
+	lim := s.p.limits
+	s.l.afterFunc(min(lim.HandshakeTimeout, lim.IdleTimeout), func() {
+		if s.closed {
+			return
+		}
+		quiet := time.Since(s.active)
+		waits := s.fifo.len() > 0 || s.x != nil || s.waiting != nil || s.dialing != nil
+		switch {
+		case s.requests == 0 && s.dialing == nil && time.Since(s.started) >= lim.HandshakeTimeout:
+			s.close(ReasonHandshakeTimeout, nil)
+		case s.client.buffered() > 0 && quiet >= lim.IdleTimeout:
+			s.close(ReasonSlowConsumer, nil)
+		case s.req.midFrame() && !waits && !s.upstreamFull && quiet >= min(3*lim.HandshakeTimeout, lim.IdleTimeout):
+			s.close(ReasonStalledFrame, nil)
+		case !waits && quiet >= lim.IdleTimeout:
+			s.close(ReasonIdle, nil)
+		default:
+			s.watch()
+		}
+	})
+}
+
+// drain: no new request is begun; the session ends when the last one is
+// answered.
+func (s *session) drain() {
+	s.enter()
+	defer s.leave()
+	s.draining = true
+}
+
+// close ends the session, once. What is already on its way to either side still
+// gets there.
+func (s *session) close(reason CloseReason, err error) {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	if s.dialing != nil {
+		s.dialing()
+	}
+	delete(s.l.sessions, s)
+	s.p.sessionClosed(reason)
+	level := slog.LevelWarn
+	if reason.expected() {
+		level = slog.LevelDebug
+	}
+	attrs := []slog.Attr{slog.String("reason", reason.String()), slog.Int64("requests", s.requests)}
+	if err != nil {
+		attrs = append(attrs, slog.Any("err", err))
+	}
+	s.log.LogAttrs(context.Background(), level, "connection closed", attrs...)
+
+	s.client.finish(s.p.limits.linger())
+	if s.upstream != nil {
+		if reason == ReasonProtocolError {
+			s.upstream.abort()
+		} else {
+			s.upstream.finish(s.p.limits.linger())
+		}
+	}
+	if s.x != nil {
+		s.x.over = true
+	}
+	for s.fifo.len() > 0 {
+		if a := s.fifo.pop(); a.cb != nil && !a.x.dropped {
+			a.cb(nil, errExchangeOver)
+		}
+	}
+	s.release()
+}
+
+// release gives back what the session has buffered.
+func (s *session) release() {
+	for _, x := range []*xchg{s.x, s.waiting} {
+		if x != nil {
+			x.release(false)
+		}
+	}
+	s.x, s.waiting = nil, nil
+	s.l.hold(-len(s.pending))
+	s.pending = nil
+	s.req.release(s.l)
+	s.resp.release(s.l)
+}
+
+// badFrame closes for a frame whose size or header is no Kafka client's.
+func (s *session) badFrame(err error) {
+	reason := ReasonBadFrame
+	switch {
+	case errors.Is(err, protocol.ErrLooksLikeTLS):
+		reason = ReasonLooksLikeTLS
+	case errors.Is(err, protocol.ErrLooksLikeHTTP):
+		reason = ReasonLooksLikeHTTP
+	case errors.Is(err, protocol.ErrFrameTooLarge):
+		reason = ReasonFrameTooLarge
+	}
+	s.close(reason, err)
+}

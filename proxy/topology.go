@@ -1,0 +1,197 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// topology knows the destination's brokers, by Lockstep's own connection.
+type topology struct {
+	client *kgo.Client
+	adm    *kadm.Client
+	log    *slog.Logger
+	every  time.Duration
+	poked  chan struct{}
+
+	snap atomic.Pointer[topoSnap]
+	mu   sync.Mutex // of changed
+	// changed is closed and replaced whenever a look at the cluster ended.
+	changed chan struct{}
+}
+
+// topoSnap is one look at the cluster; immutable.
+type topoSnap struct {
+	brokers map[int32]topoBroker
+	common  *versions // what all of them speak
+}
+
+type topoBroker struct {
+	addr     string
+	versions *versions // nil: it didn't answer
+}
+
+const (
+	topologyTimeout = 10 * time.Second
+	topologyBackoff = 200 * time.Millisecond // least pause between two looks
+	topologyMaxWait = 5 * time.Second        // longest while nothing is known
+)
+
+func newTopology(bootstrap []string, opts []kgo.Opt, every time.Duration, log *slog.Logger) (*topology, error) {
+	opts = append([]kgo.Opt{kgo.SeedBrokers(bootstrap...), kgo.ClientID("lockstep-proxy"), kgo.RequestRetries(2), kgo.MetadataMinAge(topologyBackoff)}, opts...)
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("client of the destination: %w", err)
+	}
+	t := &topology{client: client, adm: kadm.NewClient(client), log: log, every: every, poked: make(chan struct{}, 1), changed: make(chan struct{})}
+	t.snap.Store(&topoSnap{})
+	return t, nil
+}
+
+// run follows the cluster until ctx ends: regularly, and when poked.
+func (t *topology) run(ctx context.Context) {
+	defer t.client.Close()
+	wait := topologyBackoff
+	for {
+		err := t.look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		pause := t.every
+		if err != nil {
+			t.log.Warn("the destination's brokers can't be listed; clients of unknown brokers wait", "err", err, "retry_in", wait)
+			pause = wait
+			wait = min(2*wait, topologyMaxWait)
+		} else {
+			wait = topologyBackoff
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		case <-t.poked:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(topologyBackoff):
+			}
+		}
+	}
+}
+
+func (t *topology) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, topologyTimeout)
+	defer cancel()
+	defer t.notify()
+	meta, err := t.adm.BrokerMetadata(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the destination for its brokers: %w", err)
+	}
+	old := t.snap.Load()
+	snap := &topoSnap{brokers: make(map[int32]topoBroker, len(meta.Brokers))}
+	for _, b := range meta.Brokers {
+		addr := net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
+		snap.brokers[b.NodeID] = topoBroker{addr: addr}
+		if was, ok := old.brokers[b.NodeID]; !ok || was.addr != addr {
+			t.log.Info("broker", "broker", b.NodeID, "address", addr, "was", was.addr)
+		}
+	}
+	spoken, err := t.adm.ApiVersions(ctx)
+	for id, b := range snap.brokers {
+		if said, ok := spoken[id]; ok && said.Err == nil {
+			v := &versions{ranges: map[int16][2]int16{}}
+			said.EachKeySorted(func(key, lo, hi int16) { v.add(key, lo, hi) })
+			b.versions = v
+		} else {
+			b.versions = old.brokers[id].versions // it may be restarting
+		}
+		snap.brokers[id] = b
+		if b.versions == nil {
+			continue
+		}
+		if snap.common == nil {
+			snap.common = b.versions
+		} else {
+			snap.common = snap.common.intersect(b.versions)
+		}
+	}
+	t.snap.Store(snap)
+	if err != nil && snap.common == nil {
+		return fmt.Errorf("ask the destination's brokers for their versions: %w", err)
+	}
+	return nil
+}
+
+func (t *topology) notify() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// poke asks for a look soon: a broker is unknown, or not where it was.
+func (t *topology) poke() {
+	select {
+	case t.poked <- struct{}{}:
+	default:
+	}
+}
+
+var errUnknownBroker = errors.New("the destination has no such broker now")
+
+// address waits until the broker is known.
+func (t *topology) address(ctx context.Context, id int32) (string, error) {
+	for {
+		t.mu.Lock()
+		changed := t.changed
+		t.mu.Unlock()
+		if b, ok := t.snap.Load().brokers[id]; ok {
+			return b.addr, nil
+		}
+		t.poke()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return "", fmt.Errorf("broker %d: %w", id, errUnknownBroker)
+		}
+	}
+}
+
+// nextLook waits until a look that is asked for now has ended.
+func (t *topology) nextLook(ctx context.Context) {
+	t.mu.Lock()
+	changed := t.changed
+	t.mu.Unlock()
+	t.poke()
+	select {
+	case <-changed:
+	case <-ctx.Done():
+	}
+}
+
+// versions of a broker; of all in common for bootstrap (-1) and brokers that
+// have not answered. nil: nothing is known.
+func (t *topology) versions(id int32) *versions {
+	snap := t.snap.Load()
+	if v := snap.brokers[id].versions; v != nil {
+		return v
+	}
+	return snap.common
+}
+
+// addresses of all brokers.
+func (t *topology) addresses() (out []string) {
+	for _, b := range t.snap.Load().brokers {
+		out = append(out, b.addr)
+	}
+	return out
+}
