@@ -32,7 +32,7 @@ type ApiVersionsOptions struct {
 //
 // version is the request's; an answer with error 35 has a v0 body all the same.
 func IntersectApiVersions(body []byte, version int16, opts ApiVersionsOptions) ([]byte, error) {
-	if len(body) >= 2 && int16(binary.BigEndian.Uint16(body)) == errUnsupportedVersion {
+	if unsupportedVersion(body) {
 		version = 0
 	}
 	a, _ := LookupAPI(KeyApiVersions)
@@ -77,6 +77,11 @@ func IntersectApiVersions(body []byte, version int16, opts ApiVersionsOptions) (
 		return nil, fmt.Errorf("ApiVersions answer v%d: %w", version, err)
 	}
 	return out, nil
+}
+
+// unsupportedVersion: the answer has a v0 body, whatever was asked.
+func unsupportedVersion(body []byte) bool {
+	return len(body) >= 2 && int16(binary.BigEndian.Uint16(body)) == errUnsupportedVersion
 }
 
 // features copies the tagged fields and adds FeatureName to tag 0, the
@@ -136,6 +141,9 @@ func (r *wireReader) features(out []byte, add bool) []byte {
 // HasFeature says whether an ApiVersions answer comes from a proxy (v3+; older
 // answers can't tell).
 func HasFeature(body []byte, version int16) (bool, error) {
+	if unsupportedVersion(body) {
+		version = 0
+	}
 	resp := kmsg.NewPtrApiVersionsResponse()
 	if err := DecodeBody(version, body, resp); err != nil {
 		return false, err

@@ -2,8 +2,8 @@ package protocol
 
 import "fmt"
 
-// body is any kmsg request or response.
-type body interface {
+// kmsgBody is any kmsg request or response.
+type kmsgBody interface {
 	Key() int16
 	MaxVersion() int16
 	SetVersion(int16)
@@ -13,7 +13,7 @@ type body interface {
 // DecodeBody reads a request or response body with kmsg, for APIs where speed
 // doesn't matter. Strings and slices are copies. What remains after the last
 // field, and versions the table doesn't know, are errors.
-func DecodeBody(version int16, b []byte, into body) error {
+func DecodeBody(version int16, b []byte, into kmsgBody) error {
 	a, ok := LookupAPI(into.Key())
 	if !ok {
 		return fmt.Errorf("%w %d", ErrUnknownAPI, into.Key())
