@@ -113,7 +113,8 @@ func (t *ProduceTopic) decode(version int16, r *wireReader) {
 	}
 	n, _ := r.arrayLen(4 + 1)
 	for range n {
-		p := ProducePartition{start: r.off, Partition: r.i32()}
+		p := ProducePartition{start: r.off}
+		p.Partition = r.i32()
 		p.Records, _ = r.nullableBytes()
 		p.RecordsEnd = r.off
 		p.RecordsStart = r.off - len(p.Records)
