@@ -173,7 +173,7 @@ func (c *Cluster) waitServing(ctx context.Context, id int, want []int) error {
 	proc := c.proc(id)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	last := errors.New("not asked")
+	var last error
 	for {
 		seen, err := oracle.BrokerIDs(ctx, n.addr)
 		switch missing := missing(want, seen); {

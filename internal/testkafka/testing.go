@@ -119,7 +119,7 @@ func (p *Pair) get(t testing.TB, at **Cluster, opts Options, name string) *Clust
 		opts.Name = name
 		opts.Logf = func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }
 		if p.dir == "" {
-			p.dir, p.err = os.MkdirTemp("", "testkafka-")
+			p.dir, p.err = os.MkdirTemp("", "testkafka-") //nolint:usetesting // it outlives the test
 		}
 		if p.err == nil {
 			// Not the test's context: the cluster outlives the test.

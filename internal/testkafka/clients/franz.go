@@ -108,7 +108,7 @@ func franzPoll(ctx context.Context, cl *kgo.Client, r Read) (res Result, last []
 			pctx, cancel = context.WithTimeout(ctx, 300*time.Millisecond)
 		}
 		fs := cl.PollFetches(pctx)
-		over := pctx.Err() != nil
+		over := ended(pctx)
 		cancel()
 		for _, fe := range fs.Errors() {
 			var lost *kgo.ErrDataLoss
@@ -128,12 +128,14 @@ func franzPoll(ctx context.Context, cl *kgo.Client, r Read) (res Result, last []
 		switch {
 		case full && over:
 			return res, last, nil
-		case ctx.Err() != nil:
+		case over:
 			res.Meta = append(res.Meta, Meta{What: "timeout"})
 			return res, last, nil
 		}
 	}
 }
+
+func ended(ctx context.Context) bool { return ctx.Err() != nil }
 
 func franzRec(k *kgo.Record) oracle.Rec {
 	out := oracle.Rec{

@@ -135,19 +135,20 @@ type Filler struct {
 	Topic   string
 }
 
-// write appends one batch and returns its base offset.
-func (f *Filler) write(ctx context.Context, codec oracle.Codec, recs ...record) (int64, error) {
+// write appends one batch.
+func (f *Filler) write(ctx context.Context, codec oracle.Codec, recs ...record) error {
 	b, err := encode(codec, recs)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return Produce(ctx, f.Cluster.Bootstrap(), f.Topic, 0, b)
+	_, err = Produce(ctx, f.Cluster.Bootstrap(), f.Topic, 0, b)
+	return err
 }
 
 // each writes every list of records as a batch of its own.
 func (f *Filler) each(ctx context.Context, codec oracle.Codec, batches ...[]record) error {
 	for _, b := range batches {
-		if _, err := f.write(ctx, codec, b...); err != nil {
+		if err := f.write(ctx, codec, b...); err != nil {
 			return err
 		}
 	}
@@ -189,19 +190,19 @@ func produce(ctx context.Context, bootstrap, topic string, partition int32, batc
 	if err != nil {
 		return 0, err
 	}
-	for _, t := range resp.(*kmsg.ProduceResponse).Topics {
-		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				msg := ""
-				if p.ErrorMessage != nil {
-					msg = *p.ErrorMessage
-				}
-				return 0, fmt.Errorf("content: produce to %s-%d: %w %s", topic, partition, err, msg)
-			}
-			return p.BaseOffset, nil
-		}
+	ts := resp.(*kmsg.ProduceResponse).Topics
+	if len(ts) != 1 || len(ts[0].Partitions) != 1 {
+		return 0, fmt.Errorf("content: produce to %s-%d: empty answer", topic, partition)
 	}
-	return 0, fmt.Errorf("content: produce to %s-%d: empty answer", topic, partition)
+	a := ts[0].Partitions[0]
+	if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
+		msg := ""
+		if a.ErrorMessage != nil {
+			msg = *a.ErrorMessage
+		}
+		return 0, fmt.Errorf("content: produce to %s-%d: %w %s", topic, partition, err, msg)
+	}
+	return a.BaseOffset, nil
 }
 
 // DeleteRecords moves a partition's log start; -1 means to the high watermark.

@@ -60,11 +60,11 @@ func fillCodecs(ctx context.Context, f *Filler) error {
 				ts += 7
 				recs = append(recs, rec(ts, fmt.Sprintf("key-%d", i), fmt.Sprintf("codec %d record %d of %d %s", c, i, n, strings.Repeat("abc", i%30))))
 			}
-			if _, err := f.write(ctx, c, recs...); err != nil {
+			if err := f.write(ctx, c, recs...); err != nil {
 				return err
 			}
 		}
-		if _, err := f.write(ctx, c, record{ts: ts, key: nil, value: noise(5000)}, record{ts: ts, key: noise(300), value: nil}); err != nil {
+		if err := f.write(ctx, c, record{ts: ts, key: nil, value: noise(5000)}, record{ts: ts, key: noise(300), value: nil}); err != nil {
 			return err
 		}
 	}
@@ -123,7 +123,7 @@ func fillLogAppend(ctx context.Context, f *Filler) error {
 		for j := range 4 {
 			recs = append(recs, rec(baseTime+int64(j)*1000, fmt.Sprint(i), fmt.Sprintf("v%d", j)))
 		}
-		if _, err := f.write(ctx, c, recs...); err != nil {
+		if err := f.write(ctx, c, recs...); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func tenBatches(ctx context.Context, f *Filler) error {
 		for j := range int64(5) {
 			recs = append(recs, rec(baseTime+i*100+j, fmt.Sprintf("k%d", j), fmt.Sprintf("v%d", i*5+j)))
 		}
-		if _, err := f.write(ctx, oracle.Codec(i%5), recs...); err != nil {
+		if err := f.write(ctx, oracle.Codec(i%5), recs...); err != nil {
 			return err
 		}
 	}

@@ -213,7 +213,7 @@ func (f *Filler) waitCleaned(ctx context.Context) error {
 			}
 			frozen = true
 		case i%2 == 0:
-			if _, err := f.write(ctx, oracle.None, rec(time.Now().UnixMilli(), "roll", fmt.Sprint(i))); err != nil {
+			if err := f.write(ctx, oracle.None, rec(time.Now().UnixMilli(), "roll", fmt.Sprint(i))); err != nil {
 				return err
 			}
 		}

@@ -67,15 +67,15 @@ func listOffset(ctx context.Context, c *Conn, topic string, partition int32, iso
 	if err != nil {
 		return Offset{}, err
 	}
-	for _, t := range resp.(*kmsg.ListOffsetsResponse).Topics {
-		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return Offset{}, fmt.Errorf("oracle: ListOffsets %d of %s-%d: %w", ts, topic, partition, err)
-			}
-			return Offset{Offset: p.Offset, Timestamp: p.Timestamp, LeaderEpoch: p.LeaderEpoch}, nil
-		}
+	got := resp.(*kmsg.ListOffsetsResponse).Topics
+	if len(got) != 1 || len(got[0].Partitions) != 1 {
+		return Offset{}, fmt.Errorf("oracle: ListOffsets of %s-%d: empty answer", topic, partition)
 	}
-	return Offset{}, fmt.Errorf("oracle: ListOffsets of %s-%d: empty answer", topic, partition)
+	a := got[0].Partitions[0]
+	if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
+		return Offset{}, fmt.Errorf("oracle: ListOffsets %d of %s-%d: %w", ts, topic, partition, err)
+	}
+	return Offset{Offset: a.Offset, Timestamp: a.Timestamp, LeaderEpoch: a.LeaderEpoch}, nil
 }
 
 // Retry calls f again, a little later each time, while its error is one that Kafka clients retry.
@@ -100,7 +100,7 @@ func Retry(ctx context.Context, f func() error) error {
 // are left out, and with ReadCommitted aborted ones too.
 func Dump(ctx context.Context, bootstrap, topic string, partition int32, iso Isolation) ([]Rec, error) {
 	var recs []Rec
-	_, err := read(ctx, bootstrap, topic, partition, iso, func() { recs = nil }, func(b Batch, start int64, aborted bool) error {
+	err := read(ctx, bootstrap, topic, partition, iso, func() { recs = nil }, func(b Batch, start int64, aborted bool) error {
 		if b.Control() || aborted {
 			return nil
 		}
@@ -114,7 +114,7 @@ func Dump(ctx context.Context, bootstrap, topic string, partition int32, iso Iso
 // Batches is every batch of a partition, control and aborted ones included, from the first to the high watermark.
 func Batches(ctx context.Context, bootstrap, topic string, partition int32) ([]Batch, error) {
 	var out []Batch
-	_, err := read(ctx, bootstrap, topic, partition, ReadUncommitted, func() { out = nil }, func(b Batch, _ int64, _ bool) error {
+	err := read(ctx, bootstrap, topic, partition, ReadUncommitted, func() { out = nil }, func(b Batch, _ int64, _ bool) error {
 		out = append(out, b)
 		return nil
 	})
@@ -124,45 +124,43 @@ func Batches(ctx context.Context, bootstrap, topic string, partition int32) ([]B
 // read walks the batches; reset is called before each attempt.
 func read(ctx context.Context, bootstrap, topic string, partition int32, iso Isolation, reset func(),
 	each func(b Batch, start int64, aborted bool) error,
-) (end int64, err error) {
-	err = Retry(ctx, func() error {
+) error {
+	return Retry(ctx, func() error {
 		reset()
-		end, err = readOnce(ctx, bootstrap, topic, partition, iso, each)
-		return err
+		return readOnce(ctx, bootstrap, topic, partition, iso, each)
 	})
-	return end, err
 }
 
 func readOnce(ctx context.Context, bootstrap, topic string, partition int32, iso Isolation,
 	each func(b Batch, start int64, aborted bool) error,
-) (int64, error) {
+) error {
 	c, _, err := DialLeader(ctx, bootstrap, topic, partition)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer c.Close()
 	first, err := listOffset(ctx, c, topic, partition, iso, Earliest)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	last, err := listOffset(ctx, c, topic, partition, iso, Latest)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	w := walker{start: first.Offset, pos: first.Offset, end: last.Offset, iso: iso, open: map[int64]bool{}, each: each}
 	for w.pos < w.end {
 		p, err := Fetch(ctx, c, topic, partition, w.pos, iso)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if err := w.answer(p); err != nil {
-			return 0, fmt.Errorf("oracle: %s-%d at %d: %w", topic, partition, w.pos, err)
+			return fmt.Errorf("oracle: %s-%d at %d: %w", topic, partition, w.pos, err)
 		}
 		if err := ctx.Err(); err != nil {
-			return 0, fmt.Errorf("oracle: %s-%d at %d of %d: %w", topic, partition, w.pos, w.end, err)
+			return fmt.Errorf("oracle: %s-%d at %d of %d: %w", topic, partition, w.pos, w.end, err)
 		}
 	}
-	return w.end, nil
+	return nil
 }
 
 // Fetch is one fetch of one partition without a session (v12), 8 MiB and 500 ms at most.
@@ -186,15 +184,14 @@ func Fetch(ctx context.Context, c *Conn, topic string, partition int32, offset i
 	if err := kerr.ErrorForCode(f.ErrorCode); err != nil {
 		return none, fmt.Errorf("oracle: fetch %s-%d: %w", topic, partition, err)
 	}
-	for _, t := range f.Topics {
-		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return p, fmt.Errorf("oracle: fetch %s-%d at %d: %w", topic, partition, offset, err)
-			}
-			return p, nil
-		}
+	if len(f.Topics) != 1 || len(f.Topics[0].Partitions) != 1 {
+		return none, fmt.Errorf("oracle: fetch %s-%d: empty answer", topic, partition)
 	}
-	return none, fmt.Errorf("oracle: fetch %s-%d: empty answer", topic, partition)
+	a := f.Topics[0].Partitions[0]
+	if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
+		return a, fmt.Errorf("oracle: fetch %s-%d at %d: %w", topic, partition, offset, err)
+	}
+	return a, nil
 }
 
 // walker follows the aborted transactions as a consumer does: a producer is in one from the first offset that the

@@ -1,0 +1,76 @@
+# Lockstep: `make demo` shows it, `make test` tests it. `make help` lists the targets.
+
+GOFUMPT_VERSION  := v0.12.0
+GOLANGCI_VERSION := v2.15.0
+
+BIN     := $(CURDIR)/.bin
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+SKIPPED := $(CURDIR)/.cache/skipped-tests.txt
+PKG     := github.com/lockstep-kafka/lockstep
+
+# Packages whose tests start real brokers; they run one after the other, so that two cores are enough.
+kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
+unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
+
+.PHONY: help build demo test test-unit test-long bench fmt fmt-check lint docs docs-check check tools clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+build: ## Build bin/lockstep
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X $(PKG)/internal/version.Version=$(VERSION)" -o bin/lockstep ./cmd/lockstep
+
+demo: ## Show a mirror between two embedded clusters; DEMO_SECONDS=20 ends by itself with a check
+	@go run ./cmd/lockstep demo
+
+test: TIMEOUT ?= 15m
+test: ## All tests but the long ones, with the race detector, on real Kafka too
+	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
+	go vet $(TAGS) ./...
+	go test $(TAGS) -race -timeout $(TIMEOUT) $(unit_pkgs)
+	@rc=0; LOCKSTEP_SKIPPED=$(SKIPPED) go test $(TAGS) -race -count=1 -p 1 -timeout $(TIMEOUT) $(kafka_pkgs) || rc=$$?; \
+	if [ -s $(SKIPPED) ]; then printf '\nReal-Kafka tests that did NOT run on this machine:\n'; cat $(SKIPPED); fi; exit $$rc
+
+test-unit: ## Only the tests that need no real Kafka
+	go test $(TAGS) -race $(unit_pkgs)
+
+test-long: TAGS := -tags long
+test-long: TIMEOUT := 60m
+test-long: test ## make test and the long tests (build tag "long")
+
+bench: ## Go benchmarks, then Lockstep beside a plain copier on real brokers
+	go test -run '^$$' -bench . -benchmem ./protocol/... ./epoch/...
+	go run ./bench
+
+tools: $(BIN)/gofumpt-$(GOFUMPT_VERSION) $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## Install the pinned formatter and linter into .bin
+
+$(BIN)/gofumpt-$(GOFUMPT_VERSION):
+	GOBIN=$(BIN) go install mvdan.cc/gofumpt@$(GOFUMPT_VERSION)
+	mv $(BIN)/gofumpt $@
+
+$(BIN)/golangci-lint-$(GOLANGCI_VERSION):
+	GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv $(BIN)/golangci-lint $@
+
+fmt: $(BIN)/gofumpt-$(GOFUMPT_VERSION) ## Format the code
+	$< -w $(shell git ls-files -co --exclude-standard '*.go')
+
+fmt-check: $(BIN)/gofumpt-$(GOFUMPT_VERSION)
+	@out=$$($< -l $(shell git ls-files -co --exclude-standard '*.go')); \
+	if [ -n "$$out" ]; then printf 'not formatted (run make fmt):\n%s\n' "$$out"; exit 1; fi
+
+lint: $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## Run the linters
+	$< run ./...
+
+docs: ## Write the generated pages of docs/
+	go run ./internal/docgen
+
+docs-check:
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && mkdir "$$tmp/docs" && go build -o "$$tmp/docgen" ./internal/docgen && \
+	(cd "$$tmp" && ./docgen) && for f in "$$tmp"/docs/*; do \
+	diff -u "docs/$$(basename "$$f")" "$$f" || { echo "docs/$$(basename "$$f") differs from the code: run make docs"; exit 1; }; done
+
+check: fmt-check lint docs-check ## Format, lint and generated docs, as CI looks at them
+
+clean: ## Remove what was built (the cache of jars and tools stays)
+	rm -rf bin
