@@ -42,13 +42,13 @@ type recordJSON struct {
 }
 
 type checkpointJSON struct {
-	V         int    `json:"format"`
+	V         int    `json:"v"`
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
 	Lineage   string `json:"lineage"`
 	Gen       int16  `json:"gen"`
 
-	VEnd      int64 `json:"v"`
+	VEnd      int64 `json:"vEnd"`
 	ChainEnd  int64 `json:"chainEnd"`
 	P         int64 `json:"p"`
 	Position  int64 `json:"position"`
@@ -97,7 +97,7 @@ func decodeAs(k Key, value []byte) (any, error) {
 
 func decodeRecord(k Key, value []byte) (*Record, error) {
 	var j recordJSON
-	if err := unmarshal(value, "v", &j); err != nil {
+	if err := unmarshal(value, &j); err != nil {
 		return nil, err
 	}
 	if j.Topic != k.Topic || j.Partition != k.Partition {
@@ -126,7 +126,7 @@ func decodeRecord(k Key, value []byte) (*Record, error) {
 
 func decodeCheckpoint(k Key, value []byte) (*Checkpoint, error) {
 	var j checkpointJSON
-	if err := unmarshal(value, "format", &j); err != nil {
+	if err := unmarshal(value, &j); err != nil {
 		return nil, err
 	}
 	if j.Topic != k.Topic || j.Partition != k.Partition {
@@ -141,7 +141,7 @@ func decodeCheckpoint(k Key, value []byte) (*Checkpoint, error) {
 
 func decodeInstance(k Key, value []byte) (*Instance, error) {
 	var j instanceJSON
-	if err := unmarshal(value, "v", &j); err != nil {
+	if err := unmarshal(value, &j); err != nil {
 		return nil, err
 	}
 	if j.ID != k.ID {
@@ -151,7 +151,7 @@ func decodeInstance(k Key, value []byte) (*Instance, error) {
 }
 
 // unmarshal reads one JSON object of a format this program knows, strictly.
-func unmarshal(value []byte, formatField string, into any) error {
+func unmarshal(value []byte, into any) error {
 	if !utf8.Valid(value) {
 		return errors.New("garbled: not UTF-8")
 	}
@@ -160,8 +160,8 @@ func unmarshal(value []byte, formatField string, into any) error {
 		return fmt.Errorf("garbled: %w", err)
 	}
 	var format int
-	if err := json.Unmarshal(head[formatField], &format); err != nil {
-		return fmt.Errorf("garbled: no format number in %q", formatField)
+	if err := json.Unmarshal(head["v"], &format); err != nil {
+		return errors.New(`garbled: no format number in "v"`)
 	}
 	switch {
 	case format > Format:

@@ -84,7 +84,7 @@ func (v *View) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.As(err, &perm):
-			return err
+			return fmt.Errorf("ledger topic %s: %w", Topic, err)
 		case err != nil:
 			v.log.Warn("ledger: can't look up the topic's leaders", "topic", Topic, "err", err)
 			wait = retryPause

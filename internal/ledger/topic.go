@@ -19,7 +19,7 @@ import (
 type TopicError struct{ Reason, Remedy string }
 
 func (e *TopicError) Error() string {
-	return fmt.Sprintf("ledger topic %s: %s: %s", Topic, e.Reason, e.Remedy)
+	return e.Reason + ": " + e.Remedy
 }
 
 func wrongPartitions(n int) error {
@@ -57,13 +57,11 @@ func EnsureTopic(ctx context.Context, adm *kadm.Client, rf int) error {
 	var last error
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		done, err := ensureTopic(ctx, adm, rf)
-		var te *TopicError
 		switch {
 		case err == nil && done:
 			return nil
-		case errors.As(err, &te), errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed),
-			errors.Is(err, kerr.PolicyViolation), errors.Is(err, kerr.InvalidConfig):
-			return err
+		case permanent(err):
+			return fmt.Errorf("ledger topic %s: %w", Topic, err)
 		case err != nil && ctx.Err() == nil:
 			last = err
 		}
@@ -76,9 +74,18 @@ func EnsureTopic(ctx context.Context, adm *kadm.Client, rf int) error {
 	}
 }
 
+func permanent(err error) bool {
+	var te *TopicError
+	var ae *kadm.AuthError
+	return errors.As(err, &te) || errors.As(err, &ae) ||
+		errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.ClusterAuthorizationFailed) ||
+		errors.Is(err, kerr.SaslAuthenticationFailed) || errors.Is(err, kerr.PolicyViolation) || errors.Is(err, kerr.InvalidConfig)
+}
+
 // ensureTopic is one try; done is false when there is more to wait for.
 func ensureTopic(ctx context.Context, adm *kadm.Client, rf int) (done bool, err error) {
-	md, err := adm.Metadata(ctx, Topic)
+	// With authorised operations: else kadm answers from a cache 5 s old.
+	md, err := adm.Metadata(kadm.WithAuthorizedOps(ctx), Topic)
 	if err != nil {
 		return false, fmt.Errorf("metadata: %w", err)
 	}

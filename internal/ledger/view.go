@@ -339,4 +339,3 @@ func (v *View) markFresh() {
 		close(v.ready)
 	}
 }
-

@@ -1,0 +1,200 @@
+package ledger
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+)
+
+func sampleRecord() *Record {
+	return &Record{
+		V: Format, Mirror: "dc1", Topic: "orders", Partition: 3,
+		State: epoch.StateFailed, Desired: epoch.StateMirroring, Previous: epoch.StateMirroring, StateEpoch: 7, Error: "source: TLS", Retries: 2,
+		Log: epoch.Log{
+			Start: 5,
+			Spans: []epoch.Span{
+				{Kind: epoch.Mirrored, Gen: 1, VStart: 5, PStart: 0, PEpoch: 0, PEnd: 40},
+				{Kind: epoch.Mirrored, Gen: 2, VStart: 45, PStart: 60, PEpoch: 3, PEnd: -1},
+			},
+			Chain:    epoch.Chain{{Epoch: 2, Start: 5}, {Epoch: 4, Start: 50}},
+			Bump:     10,
+			MaxEpoch: 12,
+			LastGen:  2,
+		},
+		Lineage: "l1", TopicID: ID{1, 2, 3}, SourceTopicID: ID{15: 9}, SourceCluster: "srcCluster", Path: []string{"a", "srcCluster"},
+		Pairs:        []Pair{{Cluster: "a", TopicID: ID{9}, Lineage: "x", LME: -1, LMO: -1}},
+		DiscardLocal: true,
+	}
+}
+
+func sampleCheckpoint() *Checkpoint {
+	return &Checkpoint{
+		Topic: "orders", Partition: 3, Lineage: "l1", Gen: 2, V: 60, ChainEnd: 59, P: 80, Position: 61, LastEpoch: 4, EndShown: 60,
+		Open: true, At: time.Date(2026, 5, 1, 10, 0, 0, 5, time.UTC), Released: true,
+	}
+}
+
+func sampleInstance() *Instance {
+	return &Instance{ID: "a", Version: "1", Address: "x:1", Started: time.Unix(1, 0).UTC(), Lease: time.Unix(2, 0).UTC()}
+}
+
+// The bytes of format 1 never change: a change here is a new format number.
+func TestFormatIsPinned(t *testing.T) {
+	for _, c := range []struct {
+		file, key string
+		enc       func() ([]byte, error)
+		want      any
+	}{
+		{"record.json", "orders/3", sampleRecord().Encode, sampleRecord()},
+		{"checkpoint.json", "c/orders/3", sampleCheckpoint().Encode, sampleCheckpoint()},
+		{"instance.json", "i//a", sampleInstance().Encode, sampleInstance()},
+	} {
+		t.Run(c.file, func(t *testing.T) {
+			b, err := c.enc()
+			require.NoError(t, err)
+			path := filepath.Join("testdata", "format1", c.file)
+			if os.Getenv("UPDATE_GOLDEN") != "" {
+				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+				require.NoError(t, os.WriteFile(path, append(b, '\n'), 0o644))
+			}
+			golden, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.JSONEq(t, string(golden), string(b))
+			got, err := Decode([]byte(c.key), golden)
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// Every field of the exported types is stored: none is forgotten when one is
+// added.
+func TestEveryFieldIsStored(t *testing.T) {
+	for _, v := range []any{*sampleRecord(), *sampleCheckpoint(), *sampleInstance()} {
+		rv := reflect.ValueOf(v)
+		for i := range rv.NumField() {
+			require.False(t, rv.Field(i).IsZero(), "%T.%s has no value in the sample", v, rv.Type().Field(i).Name)
+		}
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	good, err := sampleRecord().Encode()
+	require.NoError(t, err)
+	edit := func(f func(m map[string]any)) string {
+		var m map[string]any
+		require.NoError(t, json.Unmarshal(good, &m))
+		f(m)
+		b, err := json.Marshal(m)
+		require.NoError(t, err)
+		return string(b)
+	}
+	for name, c := range map[string]struct{ value, want string }{
+		"empty":           {"", "garbled"},
+		"cut":             {string(good[:len(good)-10]), "garbled"},
+		"trailing":        {string(good) + "{}", "garbled"},
+		"no object":       {"[1]", "garbled"},
+		"no format":       {edit(func(m map[string]any) { delete(m, "v") }), "no format number"},
+		"format 0":        {edit(func(m map[string]any) { m["v"] = 0 }), "format 0"},
+		"newer":           {edit(func(m map[string]any) { m["v"] = 2; m["state"] = map[string]any{} }), "newer format"},
+		"unknown field":   {edit(func(m map[string]any) { m["shadow"] = 1 }), "shadow"},
+		"unknown state":   {edit(func(m map[string]any) { m["state"] = "RESTING" }), "RESTING"},
+		"other key":       {edit(func(m map[string]any) { m["partition"] = 4 }), "orders/4"},
+		"no state epoch":  {edit(func(m map[string]any) { m["stateEpoch"] = 0 }), "state epoch"},
+		"broken topic id": {edit(func(m map[string]any) { m["topicId"] = "0102" }), "hex digits"},
+		"broken log":      {edit(func(m map[string]any) { m["maxEpoch"] = 1 }), "virtual log"},
+		"not utf-8":       {strings.Replace(string(good), "TLS", "\xff", 1), "UTF-8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Decode([]byte("orders/3"), []byte(c.value))
+			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, err, `"orders/3"`)
+			if name == "newer" {
+				require.ErrorIs(t, err, ErrNewer)
+			}
+		})
+	}
+	v, err := Decode([]byte("orders/3"), nil)
+	require.NoError(t, err)
+	require.Nil(t, v)
+}
+
+func TestEncodeRefusesWhatCannotBeRead(t *testing.T) {
+	r := sampleRecord()
+	r.State = "X"
+	_, err := r.Encode()
+	require.ErrorContains(t, err, "not written")
+	r = sampleRecord()
+	r.Log.MaxEpoch = 0
+	_, err = r.Encode()
+	require.ErrorContains(t, err, "virtual log")
+}
+
+func TestNextSharesNothing(t *testing.T) {
+	r := sampleRecord()
+	n := r.Next()
+	require.Equal(t, r.StateEpoch+1, n.StateEpoch)
+	n.Path[0], n.Pairs[0].LMO, n.Log.Spans[0].VStart, n.Log.Chain[0].Start = "z", 9, 9, 9
+	require.Equal(t, sampleRecord(), r)
+}
+
+func FuzzDecode(f *testing.F) {
+	for key, enc := range map[string]func() ([]byte, error){
+		"orders/3": sampleRecord().Encode, "c/orders/3": sampleCheckpoint().Encode, "i//a": sampleInstance().Encode,
+	} {
+		b, err := enc()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add([]byte(key), b)
+	}
+	f.Add([]byte("orders/3"), []byte(`{"v":2}`))
+	f.Add([]byte("x"), []byte("{}"))
+	f.Fuzz(func(t *testing.T, key, value []byte) {
+		v, err := Decode(key, value)
+		if err != nil {
+			if v != nil {
+				t.Fatalf("an error and a value: %v, %v", v, err)
+			}
+			return
+		}
+		// What is read is written again and read as the same.
+		var b []byte
+		switch v := v.(type) {
+		case nil:
+			return
+		case *Record:
+			b, err = v.Encode()
+		case *Checkpoint:
+			b, err = v.Encode()
+		case *Instance:
+			b, err = v.Encode()
+		}
+		if err != nil {
+			t.Fatalf("read, but not written: %v", err)
+		}
+		again, err := Decode(key, b)
+		if err != nil {
+			t.Fatalf("written, but not read: %v", err)
+		}
+		if a, b := asJSON(t, v), asJSON(t, again); a != b {
+			t.Fatalf("changed:\n%s\n%s", a, b)
+		}
+	})
+}
+
+func asJSON(t *testing.T, v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
