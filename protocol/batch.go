@@ -87,8 +87,8 @@ var (
 	ErrEmptyBatch = errors.New("record batch without records")
 	// ErrHoles: fewer records than offsets; brokers refuse it. Densify it first.
 	ErrHoles = errors.New("record batch with holes")
-	// ErrLogAppendTime: timestamp type LogAppendTime. Densify it first: a
-	// broker takes it, but puts the producer's times in place of the append time.
+	// ErrLogAppendTime: timestamp type LogAppendTime. Densify it first: brokers
+	// refuse it, or put the producer's times in place of the append time.
 	ErrLogAppendTime = errors.New("record batch with timestamp type LogAppendTime")
 )
 

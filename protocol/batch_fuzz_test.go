@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// The seeds: testdata/java_batches.txt and testdata/fuzz. Whatever comes in, no
-// target may panic or allocate out of proportion (the worker's memory limit
-// would tell).
+// The seeds are the batches of testdata/java_batches.txt. Whatever comes in, no
+// target may panic; TestDecompressionBombs looks at what is allocated.
 
 func seedBatches(f *testing.F, add func(Batch)) {
 	for _, b := range javaBatches(f) {

@@ -89,12 +89,18 @@ func takeApart(t testingT, b Batch) testBatch {
 	return tb
 }
 
-// javaBatches are built by Java's MemoryRecordsBuilder (kafka-clients 4.3.1)
-// with each codec: base offset 100, leader epoch 5; records k1, (null key, null
+// javaBatches are built by Java's MemoryRecordsBuilder (Kafka 4.3.1, see
+// testdata/JavaBatches.java) with each codec: base offset 100, leader epoch 5; records k1, (null key, null
 // value, headers h and lockstep.delta) and (empty value, header with empty key
 // and null value); "holes": offsets 101, 104, 105 of 100…109.
 func javaBatches(t require.TestingT) map[string]Batch {
-	text, err := os.ReadFile("testdata/java_batches.txt")
+	out := readBatches(t, "testdata/java_batches.txt")
+	require.Len(t, out, 35)
+	return out
+}
+
+func readBatches(t require.TestingT, file string) map[string]Batch {
+	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	out := map[string]Batch{}
 	for line := range strings.Lines(string(text)) {
@@ -103,7 +109,6 @@ func javaBatches(t require.TestingT) map[string]Batch {
 		require.NoError(t, err)
 		out[name] = Batch(b)
 	}
-	require.Len(t, out, 35)
 	return out
 }
 

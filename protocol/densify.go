@@ -23,16 +23,16 @@ import (
 // record is ours; an application's own header of that name stays where it is.
 //
 // LogAppendTime. The true time of each record is the batch's maxTimestamp, the
-// deltas hold what the producer thought. Nothing in a batch's header can carry
-// it through a CreateTime topic: Kafka's LogValidator walks the records, for
-// compressed batches too, and overwrites maxTimestamp with the largest record
-// time; the base timestamp would come through Produce, but the destination's
-// cleaner sets it anew when it rewrites a batch. So each record gets the append
-// time as its own, after which time index, retention and readers of the bare
-// destination see it as well. Where the deltas say that already (a batch of one
-// record often does) only the header changes. The way back is one attribute bit
-// (RestoreLogAppend), as clients take maxTimestamp for every record then; what
-// the producer thought is lost, and no client of the source could see it.
+// deltas hold what the producer thought. The header alone can't carry it
+// through a CreateTime topic: with attribute bit 3 cleared Kafka's LogValidator
+// walks the records (compressed ones too) and writes the largest record time
+// into maxTimestamp; with bit 3 left on, 4.3.1 clears it and keeps maxTimestamp,
+// but older brokers refuse that, and a cleaner that rewrites the batch loses it
+// all the same. So each record gets the append time as its own; then time
+// index, retention and readers of the bare destination see it as well. Where the
+// deltas say so already only the header changes. The way back is the attribute
+// bit (RestoreLogAppend): clients then take maxTimestamp for every record. What
+// the producer thought is lost; no client of the source could see it.
 //
 // Delete horizon. With attribute bit 6 the base timestamp is the horizon and
 // deltas are relative to that (DefaultRecordBatch), so both keep it.

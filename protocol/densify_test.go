@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"math"
+	"os"
 	"strings"
 	"testing"
 
@@ -64,9 +66,13 @@ func mirrored(t testingT, b Batch, p int64) (onDestination, shown Batch) {
 }
 
 func TestMirroredJavaBatches(t *testing.T) {
+	var dump []byte // as the broker gets them; for testdata/JavaBatches.java
 	for name, b := range javaBatches(t) {
 		t.Run(name, func(t *testing.T) {
 			onDestination, shown := mirrored(t, b, 5000)
+			sent := Batch(bytes.Clone(onDestination))
+			sent.SetBase(0, -1)
+			dump = fmt.Appendf(dump, "%s %x\n", name, []byte(sent))
 			require.Equal(t, asShown(takeApart(t, b)), asShown(takeApart(t, shown)))
 			d := takeApart(t, onDestination)
 			require.Zero(t, d.head.Attributes&(attrLogAppendTime|attrTransactional))
@@ -89,6 +95,9 @@ func TestMirroredJavaBatches(t *testing.T) {
 				require.Equal(t, b[BatchHeaderSize:], shown[BatchHeaderSize:], "payload untouched")
 			}
 		})
+	}
+	if file := os.Getenv("LOCKSTEP_DUMP"); file != "" {
+		require.NoError(t, os.WriteFile(file, dump, 0o600))
 	}
 }
 
@@ -139,9 +148,49 @@ func TestM9RenumberedBatchKeepsItsEnd(t *testing.T) {
 	}
 }
 
-// The cleaner may take the first record too and set a delete horizon: base
+// Kafka's own cleaner took the last record (5002) of each mirrored batch and set
+// a delete horizon (testdata/JavaBatches.java): stamp, times and end are the same.
+func TestRestoreAfterTheCleaner(t *testing.T) {
+	cleaned := readBatches(t, "testdata/java_cleaned.txt")
+	require.Len(t, cleaned, 35)
+	for name, b := range cleaned {
+		source := javaBatches(t)[name]
+		require.EqualValues(t, 5000, b.BaseOffset(), name)
+		require.EqualValues(t, 2, b.NumRecords(), name)
+		require.True(t, b.HasDeleteHorizon(), name)
+		s, ok := b.ReadStamp()
+		require.True(t, ok, name)
+		require.Equal(t, Stamp{V: 100, Epoch: 5, Gen: 1}, s)
+		shown := b
+		switch {
+		case source.HasHoles():
+			n, err := VirtualCount(b)
+			require.NoError(t, err, name)
+			require.EqualValues(t, 10, n, name)
+			shown, err = Undensify(b, s.V, s.Epoch, source.LogAppendTime())
+			require.NoError(t, err, name)
+		case source.LogAppendTime():
+			shown.RestoreLogAppend(s.V, s.Epoch)
+		default:
+			shown.Restore(s.V, s.Epoch)
+		}
+		require.True(t, shown.CheckCRC(), name)
+		require.Equal(t, source.NextOffset(), shown.NextOffset(), name)
+		require.Equal(t, offsetsAndTimes(t, source)[:2], offsetsAndTimes(t, shown), name)
+	}
+}
+
+func offsetsAndTimes(t *testing.T, b Batch) (out [][2]int64) {
+	require.NoError(t, Records(b, func(r RecordView) bool {
+		out = append(out, [2]int64{b.BaseOffset() + int64(r.OffsetDelta), b.Timestamp(r)})
+		return true
+	}))
+	return out
+}
+
+// It may take the first record as well, and set a delete horizon: base
 // timestamp and deltas change, times don't.
-func TestUndensifyAfterTheCleaner(t *testing.T) {
+func TestUndensifyWithoutTheFirstRecord(t *testing.T) {
 	b := javaBatches(t)["snappy-holes"]
 	onDestination, _ := mirrored(t, b, 5000)
 	tb := takeApart(t, onDestination)
@@ -154,14 +203,7 @@ func TestUndensifyAfterTheCleaner(t *testing.T) {
 	tb.head.Attributes |= attrDeleteHorizon
 	shown, err := Undensify(tb.build(t), 100, 5, false)
 	require.NoError(t, err)
-	var offsets, times []int64
-	require.NoError(t, Records(shown, func(r RecordView) bool {
-		offsets = append(offsets, shown.BaseOffset()+int64(r.OffsetDelta))
-		times = append(times, shown.Timestamp(r))
-		return true
-	}))
-	require.Equal(t, []int64{104, 105}, offsets)
-	require.Equal(t, []int64{5, 300000000000000}, times)
+	require.Equal(t, [][2]int64{{104, 5}, {105, 300000000000000}}, offsetsAndTimes(t, shown))
 	require.EqualValues(t, 110, shown.NextOffset())
 	require.True(t, shown.HasDeleteHorizon())
 }
