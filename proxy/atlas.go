@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"sync"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+)
+
+// atlas is what this instance's readers have learned about the physical logs
+// of mirror partitions, for all connections: hints only, batches describe
+// themselves. Safe for concurrent use.
+type atlas struct {
+	mu     sync.Mutex
+	charts map[partKey]*chart
+}
+
+// maxCharts and maxSamples bound it: 16 bytes a sample, 24 a timestamp.
+const (
+	maxCharts  = 50_000
+	maxSamples = 1024
+)
+
+// chart is one partition's page.
+type chart struct {
+	mu    sync.Mutex
+	spans spanSet
+	index *epoch.Index // (v, p) of live batches
+
+	startP, startV int64 // the first live batch at or above physical log start startP begins at startV
+
+	times     *epoch.TimeIndex // of every live batch in [timesFrom, timesTo); nil: not needed so far
+	timesFrom int64
+	timesTo   int64
+}
+
+// chart returns the partition's page, emptied when the spans have changed.
+func (a *atlas) chart(k partKey, l *epoch.Log) *chart {
+	a.mu.Lock()
+	c := a.charts[k]
+	if c == nil {
+		if a.charts == nil || len(a.charts) >= maxCharts {
+			a.charts = map[partKey]*chart{}
+		}
+		c = &chart{}
+		a.charts[k] = c
+	}
+	a.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if set := spansOf(l); c.spans != set || c.index == nil {
+		c.spans, c.index = set, epoch.NewIndex(maxSamples)
+		c.startP, c.startV = -1, -1
+		c.times = nil
+	}
+	return c
+}
+
+// add notes a live batch.
+func (c *chart) add(v, p int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.index.Add(v, p)
+}
+
+// floor is the known live batch nearest to virtual offset v, not above it.
+func (c *chart) floor(v int64) (epoch.Sample, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.index.Floor(v)
+}
+
+func (c *chart) setStart(p, v int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.startP, c.startV = p, v
+}
+
+// start is the virtual offset of the first live batch at or above physical log
+// start p, if somebody has looked.
+func (c *chart) start(p int64) (v int64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.startV, c.startP == p && p >= 0
+}
+
+// timesNeed says which physical range must be shown to addTime, in order,
+// before timesFirst and timesMax are exact for everything from physical offset
+// from on. Where an index begins later, it is begun again.
+func (c *chart) timesNeed(from int64) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.times == nil || c.timesFrom > from {
+		c.times, c.timesFrom, c.timesTo = epoch.NewTimeIndex(maxSamples), from, from
+	}
+	return c.timesTo
+}
+
+// addTime takes the next live batch: p its base, pEnd its end.
+func (c *chart) addTime(p, pEnd, maxTimestamp int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.times != nil && p >= c.timesTo { // else another connection was here first
+		c.times.Add(p, maxTimestamp)
+		c.timesTo = pEnd
+	}
+}
+
+func (c *chart) timesFirst(ts int64) (p int64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.times == nil {
+		return -1, false
+	}
+	return c.times.FirstAtOrAbove(ts)
+}
+
+func (c *chart) timesMax() (ts, p int64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.times == nil {
+		return -1, -1, false
+	}
+	return c.times.Max()
+}

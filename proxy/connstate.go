@@ -1,0 +1,111 @@
+package proxy
+
+import "github.com/lockstep-kafka/lockstep/epoch"
+
+// partKey names a partition by topic name.
+type partKey struct {
+	topic     string
+	partition int32
+}
+
+// connState is what the handlers keep for one client connection. Its zero
+// value is ready to use; it is touched on the connection's event loop only.
+type connState struct {
+	sessions map[int32]*fetchSession
+	// passedVersion is the view's TopicsVersion when a session-creating Fetch
+	// of this connection was last passed on to the broker; hasPassed: there was
+	// one. A broker's own session is continued only while the set of mirror
+	// topics is the same (M3).
+	passedVersion uint64
+	hasPassed     bool
+
+	cursors map[partKey]*cursor
+}
+
+// Bounds of what one connection may make Lockstep keep.
+const (
+	maxSessionsPerConn   = 4
+	maxCursorsPerConn    = 20_000
+	maxPartitionsPerSess = 100_000
+)
+
+// cursor remembers where reading a mirror partition goes on: two pairs, so that
+// a client that asks again for what it was just given doesn't cost a look-up.
+type cursor struct {
+	next, prev mark
+	spans      spanSet
+	seen       int64 // highest virtual end this connection was shown, -1: none
+	// ru: the broker's last stable offset was below its high watermark in a
+	// mirrored span, so this partition is read READ_UNCOMMITTED (H16).
+	ru bool
+}
+
+// mark says: who wants v reads on at p.
+type mark struct {
+	v, p int64
+}
+
+// spanSet identifies the span list a physical offset was found under. A new
+// span may mean that the destination has lost its tail, and that the same
+// virtual offset now lies lower: cursors do not outlive it.
+type spanSet struct {
+	n        int
+	vs, ps   int64
+	gen      int16
+	pe       int32
+	occupied bool
+}
+
+func spansOf(l *epoch.Log) spanSet {
+	if len(l.Spans) == 0 {
+		return spanSet{}
+	}
+	s := l.Spans[len(l.Spans)-1]
+	return spanSet{n: len(l.Spans), vs: s.VStart, ps: s.PStart, gen: s.Gen, pe: s.PEpoch, occupied: true}
+}
+
+// cursor returns the partition's cursor, made when there is none, emptied when
+// it was found under other spans.
+func (s *connState) cursor(k partKey, l *epoch.Log) *cursor {
+	c := s.cursors[k]
+	if c == nil {
+		if len(s.cursors) >= maxCursorsPerConn {
+			clear(s.cursors)
+		}
+		if s.cursors == nil {
+			s.cursors = map[partKey]*cursor{}
+		}
+		c = &cursor{}
+		c.forget()
+		s.cursors[k] = c
+	}
+	if set := spansOf(l); c.spans != set {
+		c.forget()
+		c.spans = set
+	}
+	return c
+}
+
+// find returns the physical offset to read from for virtual offset v.
+func (c *cursor) find(v int64) (p int64, ok bool) {
+	for _, m := range [...]mark{c.next, c.prev} {
+		if m.v == v {
+			return m.p, true
+		}
+	}
+	return 0, false
+}
+
+// advance: the client that asked for v is read on at p without having been
+// given anything (what lay before is hidden), or will ask for v next.
+func (c *cursor) advance(v, p int64) {
+	if c.next.v != v {
+		c.prev = c.next
+	}
+	c.next = mark{v, p}
+}
+
+// forget drops what is known, not the isolation alarm.
+func (c *cursor) forget() {
+	c.next, c.prev, c.seen = mark{-1, -1}, mark{-1, -1}, -1
+}

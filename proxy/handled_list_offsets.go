@@ -1,0 +1,359 @@
+package proxy
+
+import (
+	"bytes"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// listOffsets is one ListOffsets request with a mirror topic in it. The broker
+// is asked twice: for ordinary topics as the client did, and for the physical
+// answers of mirror partitions, read_uncommitted (a broker's read_committed
+// answer means nothing on a mirrored span, M8). Those are then turned into what
+// is shown.
+type listOffsets struct {
+	h       *handlers
+	x       exchange
+	q       *kmsg.ListOffsetsRequest
+	resp    *kmsg.ListOffsetsResponse
+	lookups []*offsetLookup
+	spent   int64
+}
+
+// offsetLookup is one mirror partition in it.
+type offsetLookup struct {
+	key       partKey
+	timestamp int64
+	current   int32
+	log       *ledger.Partition
+	out       kmsg.ListOffsetsResponseTopicPartition
+}
+
+func (h *handlers) handleListOffsets(x exchange, version int16, body []byte) {
+	q, err := protocol.DecodeListOffsetsRequest(version, body)
+	if err != nil {
+		badRequest(x, err)
+		return
+	}
+	f := &listOffsets{h: h, x: x, q: q, resp: kmsg.NewPtrListOffsetsResponse()}
+	f.resp.Version = version
+	rest := *q
+	rest.Topics = nil
+	mirror := kmsg.NewPtrListOffsetsRequest()
+	mirror.Version, mirror.ReplicaID, mirror.IsolationLevel, mirror.TimeoutMillis = version, q.ReplicaID, 0, q.TimeoutMillis
+	for _, t := range q.Topics {
+		if !h.view.Topic(t.Topic) {
+			rest.Topics = append(rest.Topics, t)
+			continue
+		}
+		ask := t
+		ask.Partitions = nil
+		for _, p := range t.Partitions {
+			l := &offsetLookup{key: partKey{t.Topic, p.Partition}, timestamp: p.Timestamp, current: p.CurrentLeaderEpoch}
+			l.log = h.partition(l.key, [16]byte{})
+			p.CurrentLeaderEpoch = -1
+			if l.log != nil {
+				p.CurrentLeaderEpoch = fencedBy(l.log, l.current)
+			}
+			f.lookups = append(f.lookups, l)
+			ask.Partitions = append(ask.Partitions, p)
+		}
+		mirror.Topics = append(mirror.Topics, ask)
+	}
+	if len(f.lookups) == 0 {
+		x.Forward()
+		return
+	}
+	if len(rest.Topics) > 0 {
+		ask(x, &rest, func(r *kmsg.ListOffsetsResponse) {
+			f.resp.ThrottleMillis = r.ThrottleMillis
+			f.resp.Topics = append(f.resp.Topics, r.Topics...)
+		})
+	}
+	ask(x, mirror, func(r *kmsg.ListOffsetsResponse) {
+		f.resp.ThrottleMillis = max(f.resp.ThrottleMillis, r.ThrottleMillis)
+		f.translate(r, 0)
+	})
+}
+
+// translate goes through the broker's physical answers from the i-th look-up on.
+func (f *listOffsets) translate(r *kmsg.ListOffsetsResponse, i int) {
+	if i == len(f.lookups) {
+		f.reply()
+		return
+	}
+	l := f.lookups[i]
+	next := func() { f.translate(r, i+1) }
+	l.out = kmsg.NewListOffsetsResponseTopicPartition()
+	l.out.Partition, l.out.ErrorCode = l.key.partition, kerr.UnknownServerError.Code
+	raw := l.out
+	for _, t := range r.Topics {
+		for _, p := range t.Partitions {
+			if t.Topic == l.key.topic && p.Partition == l.key.partition {
+				raw = p
+			}
+		}
+	}
+	p := f.h.partition(l.key, [16]byte{})
+	switch {
+	case raw.ErrorCode != 0:
+		l.fail(raw.ErrorCode)
+		next()
+		return
+	case p == nil || l.log == nil:
+		l.fail(retryLater)
+		next()
+		return
+	case f.q.Version == 0: // a list of segment starts: has no meaning here
+		l.fail(kerr.UnsupportedVersion.Code)
+		next()
+		return
+	}
+	if _, ok := physicalEpoch(p, l.current); !ok || p.Log.Bump != l.log.Log.Bump && l.current >= 0 {
+		l.fail(kerr.FencedLeaderEpoch.Code)
+		next()
+		return
+	}
+	l.log = p
+	rd := &reader{h: f.h, x: f.x, key: l.key, spent: &f.spent}
+	switch ts := l.timestamp; {
+	case ts == protocol.TimestampLatest:
+		f.latest(l, rd, raw.Offset, next)
+	case ts == protocol.TimestampEarliest, ts == protocol.TimestampEarliestLocal && raw.Offset >= 0:
+		f.earliest(l, rd, raw.Offset, next)
+	case raw.Offset < 0: // none
+		l.answer(-1, -1, -1)
+		next()
+	case ts == protocol.TimestampMax && f.q.Version >= 7:
+		f.maxTimestamp(l, rd, raw.Offset, raw.Timestamp, next)
+	case ts == protocol.TimestampLatestTiered, ts == protocol.TimestampEarliestUpload:
+		f.mapped(l, rd, raw.Offset, next)
+	default:
+		f.byTime(l, rd, raw.Offset, ts, next)
+	}
+}
+
+func (l *offsetLookup) fail(code int16) {
+	l.out = kmsg.NewListOffsetsResponseTopicPartition()
+	l.out.Partition, l.out.ErrorCode = l.key.partition, code
+	l.out.Timestamp, l.out.Offset, l.out.LeaderEpoch = -1, -1, -1
+}
+
+// answer: the epoch is one of the chain, never the one shown in metadata, which
+// OffsetForLeaderEpoch would later know nothing of (M13).
+func (l *offsetLookup) answer(v, timestamp int64, epoch int32) {
+	l.fail(0)
+	l.out.Offset, l.out.Timestamp, l.out.LeaderEpoch = v, timestamp, epoch
+}
+
+// latest is the virtual end below the broker's high watermark hw, in both
+// isolation levels: no transaction is open below a mirrored span. A reader up
+// to it never waits at a hole in the tail (H11).
+func (f *listOffsets) latest(l *offsetLookup, r *reader, hw int64, next func()) {
+	r.tail(l.log, hw, func(e ends, code int16) {
+		if code != 0 {
+			l.fail(code)
+		} else {
+			l.answer(e.virtual, -1, l.log.Log.Chain.Newest())
+		}
+		next()
+	})
+}
+
+// earliest is the virtual log start (M7); for -4 the same from the local start.
+func (f *listOffsets) earliest(l *offsetLookup, r *reader, physical int64, next func()) {
+	r.bounds(func(code int16) {
+		if code != 0 {
+			l.fail(code)
+			next()
+			return
+		}
+		r.start = physical
+		r.virtualStart(l.log, func(v int64, code int16) {
+			if code != 0 {
+				l.fail(code)
+			} else {
+				l.answer(v, -1, l.log.Log.Chain.At(v))
+			}
+			next()
+		})
+	})
+}
+
+// mapped turns a physical offset into the virtual one of the record there, or
+// of the next one shown.
+func (f *listOffsets) mapped(l *offsetLookup, r *reader, p int64, next func()) {
+	r.bounds(func(code int16) {
+		if code != 0 {
+			l.fail(code)
+			next()
+			return
+		}
+		r.firstLive(l.log.Log, p, r.end, probeBytes, func(h hit, ok bool, code int16) {
+			switch {
+			case code != 0:
+				l.fail(code)
+				next()
+			case !ok:
+				f.latest(l, r, r.end, next)
+			default:
+				f.recordAt(l, h, next, func(delta int64, _ int64) bool { return h.at.P+delta >= p })
+			}
+		})
+	})
+}
+
+// byTime finds the first record shown with a timestamp at or above ts. Before
+// the broker's answer p no record at all has one, so only what lies at or
+// behind p matters; when p is dead or hidden, the next live batches decide.
+func (f *listOffsets) byTime(l *offsetLookup, r *reader, p, ts int64, next func()) {
+	f.atTime(l, r, p, ts, false, next)
+}
+
+// atTime: indexed says that p already comes from the time index.
+func (f *listOffsets) atTime(l *offsetLookup, r *reader, p, ts int64, indexed bool, next func()) {
+	r.bounds(func(code int16) {
+		if code != 0 {
+			l.fail(code)
+			next()
+			return
+		}
+		r.firstLive(l.log.Log, p, r.end, probeBytes, func(h hit, ok bool, code int16) {
+			switch {
+			case code != 0:
+				l.fail(code)
+				next()
+			case !ok:
+				l.answer(-1, -1, -1)
+				next()
+			case h.batch.MaxTimestamp() >= ts:
+				// Not there after all (a wrong maximum, or the record before p
+				// in a batch the broker found by p): the next one.
+				f.recordAt(l, h, func() {
+					if l.out.ErrorCode == 0 && l.out.Offset < 0 {
+						f.atTime(l, r, h.at.PEnd, ts, indexed, next)
+						return
+					}
+					next()
+				}, func(_ int64, t int64) bool { return t >= ts })
+			case indexed:
+				f.atTime(l, r, h.at.PEnd, ts, true, next)
+			default:
+				// The broker's answer is not shown, and what follows it is older:
+				// without an index every look-up would read on from here (M8).
+				f.index(l, r, p, func(code int16) {
+					if code != 0 {
+						l.fail(code)
+						next()
+						return
+					}
+					at, ok := f.h.atlas.chart(l.key, l.log.Log).timesFirst(ts)
+					if !ok {
+						l.answer(-1, -1, -1)
+						next()
+						return
+					}
+					f.atTime(l, r, max(at, p), ts, true, next)
+				})
+			}
+		})
+	})
+}
+
+// maxTimestamp: the broker's answer if it is shown; else the largest timestamp
+// of what is.
+func (f *listOffsets) maxTimestamp(l *offsetLookup, r *reader, p, ts int64, next func()) {
+	r.bounds(func(code int16) {
+		if code != 0 {
+			l.fail(code)
+			next()
+			return
+		}
+		r.firstLive(l.log.Log, p, min(p+1, r.end), probeBytes, func(h hit, ok bool, code int16) {
+			switch {
+			case code != 0:
+				l.fail(code)
+				next()
+			case ok:
+				f.recordAt(l, h, next, func(_ int64, t int64) bool { return t >= ts })
+			default:
+				f.index(l, r, r.start, func(code int16) {
+					if code != 0 {
+						l.fail(code)
+						next()
+						return
+					}
+					ts, at, ok := f.h.atlas.chart(l.key, l.log.Log).timesMax()
+					if !ok {
+						l.answer(-1, -1, -1)
+						next()
+						return
+					}
+					f.atTime(l, r, at, ts, true, next)
+				})
+			}
+		})
+	})
+}
+
+// index extends the partition's time index, which begins at from or before, to
+// the high watermark.
+func (f *listOffsets) index(l *offsetLookup, r *reader, from int64, done func(code int16)) {
+	c := f.h.atlas.chart(l.key, l.log.Log)
+	start := c.timesNeed(max(from, r.start))
+	if start >= r.end {
+		done(0)
+		return
+	}
+	r.scan(l.log.Log, start, r.end, maxScanBytes, func(b protocol.Batch, e epochBatch) bool {
+		_, live, ahead := place(l.log.Log, e)
+		if live {
+			c.addTime(e.P, e.PEnd(), b.MaxTimestamp())
+		}
+		return !ahead
+	}, func(end scanEnd) { done(end.code) })
+}
+
+// recordAt finds, on a worker, the first record of a live batch that want
+// accepts (its offset delta as it lies here, and its timestamp), and answers
+// with it; with -1 when there is none.
+func (f *listOffsets) recordAt(l *offsetLookup, h hit, next func(), want func(delta, timestamp int64) bool) {
+	b := protocol.Batch(bytes.Clone(h.batch))
+	v, ts := int64(-1), int64(-1)
+	var err error
+	f.h.work.offload(f.x, func() {
+		v, ts, err = findRecord(b, h, want)
+	}, func() {
+		switch {
+		case err != nil:
+			f.x.Log().Error("a batch can't be read", "topic", l.key.topic, "partition", l.key.partition, "offset", h.at.V, "err", err)
+			l.fail(kerr.CorruptMessage.Code)
+		case v < 0:
+			l.answer(-1, -1, -1)
+		default:
+			l.answer(v, ts, h.at.Epoch)
+		}
+		next()
+	})
+}
+
+// reply puts the answers together, topics as the client named them.
+func (f *listOffsets) reply() {
+	at := map[string]int{}
+	for _, l := range f.lookups {
+		i, ok := at[l.key.topic]
+		if !ok {
+			i = len(f.resp.Topics)
+			at[l.key.topic] = i
+			t := kmsg.NewListOffsetsResponseTopic()
+			t.Topic = l.key.topic
+			f.resp.Topics = append(f.resp.Topics, t)
+		}
+		f.resp.Topics[i].Partitions = append(f.resp.Topics[i].Partitions, l.out)
+	}
+	replyKmsg(f.x, f.resp)
+}

@@ -1,0 +1,171 @@
+package proxy
+
+import (
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// epochLookup is one mirror partition in an OffsetForLeaderEpoch request.
+type epochLookup struct {
+	key     partKey
+	current int32
+	asked   int32
+	log     *ledger.Partition
+	code    int16
+	epoch   int32
+	end     int64
+}
+
+// epochLookups is one OffsetForLeaderEpoch request with a mirror topic in it.
+// The broker is asked, for authorisation and for whether the epoch asked for is
+// above the one shown; the answer comes from the virtual chain (facts §2).
+type epochLookups struct {
+	h     *handlers
+	x     exchange
+	parts []*epochLookup
+	spent int64
+	resp  *kmsg.OffsetForLeaderEpochResponse
+}
+
+func (h *handlers) handleOffsetForLeaderEpoch(x exchange, version int16, body []byte) {
+	q, err := protocol.DecodeOffsetForLeaderEpochRequest(version, body)
+	if err != nil {
+		badRequest(x, err)
+		return
+	}
+	f := &epochLookups{h: h, x: x}
+	for i := range q.Topics {
+		t := &q.Topics[i]
+		if !h.view.Topic(t.Topic) {
+			continue
+		}
+		for j := range t.Partitions {
+			p := &t.Partitions[j]
+			l := &epochLookup{key: partKey{t.Topic, p.Partition}, current: p.CurrentLeaderEpoch, asked: p.LeaderEpoch}
+			l.log = h.partition(l.key, [16]byte{})
+			p.CurrentLeaderEpoch, p.LeaderEpoch = -1, 0
+			if l.log != nil {
+				p.CurrentLeaderEpoch = fencedBy(l.log, l.current)
+				// (-1, -1) for this says: above the leader epoch shown.
+				p.LeaderEpoch = max(l.asked-l.log.Log.Bump, 0)
+			}
+			f.parts = append(f.parts, l)
+		}
+	}
+	if len(f.parts) == 0 {
+		x.Forward()
+		return
+	}
+	ask(x, q, func(r *kmsg.OffsetForLeaderEpochResponse) {
+		f.resp = r
+		f.answer(0)
+	})
+}
+
+// at finds the broker's answer for a partition.
+func (f *epochLookups) at(k partKey) *kmsg.OffsetForLeaderEpochResponseTopicPartition {
+	for i := range f.resp.Topics {
+		t := &f.resp.Topics[i]
+		for j := range t.Partitions {
+			if t.Topic == k.topic && t.Partitions[j].Partition == k.partition {
+				return &t.Partitions[j]
+			}
+		}
+	}
+	return nil
+}
+
+// answer goes through the partitions from the i-th on.
+func (f *epochLookups) answer(i int) {
+	if i == len(f.parts) {
+		for _, l := range f.parts {
+			if a := f.at(l.key); a != nil {
+				a.ErrorCode, a.LeaderEpoch, a.EndOffset = l.code, l.epoch, l.end
+			}
+		}
+		replyKmsg(f.x, f.resp)
+		return
+	}
+	l := f.parts[i]
+	next := func() { f.answer(i + 1) }
+	l.epoch, l.end = -1, -1
+	raw := f.at(l.key)
+	now := f.h.partition(l.key, [16]byte{})
+	switch {
+	case raw == nil:
+		next()
+		return
+	case raw.ErrorCode != 0:
+		l.code = raw.ErrorCode
+		next()
+		return
+	case now == nil || l.log == nil:
+		l.code = retryLater
+		next()
+		return
+	}
+	if _, ok := physicalEpoch(now, l.current); !ok || now.Log.Bump != l.log.Log.Bump && l.current >= 0 {
+		l.code = kerr.FencedLeaderEpoch.Code
+		next()
+		return
+	}
+	above := raw.EndOffset < 0 // of the epoch asked for less the bump: above the broker's own
+	l.log = now
+	r := &reader{h: f.h, x: f.x, key: l.key, spent: &f.spent}
+	f.lookUp(l, r, func() {
+		switch {
+		case l.code != 0 || l.end >= 0 || l.asked < 0:
+			next()
+		case !above:
+			// Not above what is shown, yet unknown: somebody knows more than
+			// this instance, or it is just being begun (H12).
+			l.code = kerr.UnknownLeaderEpoch.Code
+			next()
+		default:
+			f.confirm(l, r, next)
+		}
+	})
+}
+
+// lookUp asks the chain, with a position that is re-read from the log.
+func (f *epochLookups) lookUp(l *epochLookup, r *reader, done func()) {
+	r.bounds(func(code int16) {
+		if code != 0 {
+			l.code = code
+			done()
+			return
+		}
+		r.virtualStart(l.log, func(start int64, code int16) {
+			if code != 0 {
+				l.code = code
+				done()
+				return
+			}
+			r.tail(l.log, r.end, func(e ends, code int16) {
+				if l.code = code; code == 0 {
+					// A tail that the destination lost is mirrored again up to
+					// the end ever shown, before anybody's position is judged.
+					l.epoch, l.end = l.log.Log.EndOffsetFrom(l.asked, start, max(e.position, e.shown))
+				}
+				done()
+			})
+		})
+	})
+}
+
+// confirm: (-1, -1) makes clients reset, and another cluster's mirror cut
+// everything; it is given only after the ledger was read anew (H12).
+func (f *epochLookups) confirm(l *epochLookup, r *reader, done func()) {
+	f.h.reread(f.x, func(ok bool) {
+		if l.log = f.h.partition(l.key, [16]byte{}); !ok || l.log == nil {
+			l.code = retryLater
+			done()
+			return
+		}
+		r.bounded = false
+		f.lookUp(l, r, done)
+	})
+}

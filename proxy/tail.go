@@ -1,0 +1,164 @@
+package proxy
+
+import (
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// ends are the two ends of a mirror partition (DESIGN §3, H11), both in virtual
+// offsets.
+type ends struct {
+	virtual  int64 // end of the last live batch: what "latest" and the high watermark say
+	position int64 // >= virtual: up to here offsets are in range
+	shown    int64 // >= position: highest end that was ever shown
+}
+
+// tail finds the ends below the broker's high watermark hw: what the owner
+// published if it is this instance, else the last live batch, re-read from the
+// log, and never less than the checkpoint knows.
+func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)) {
+	known := endBelow(p, hw)
+	if known.ok && (known.p >= hw || p.Live != nil && p.Live.Tail().Known) {
+		cb(known.ends(), 0)
+		return
+	}
+	r.bounds(func(code int16) {
+		if code != 0 {
+			cb(ends{}, code)
+			return
+		}
+		low := r.start
+		if known.ok {
+			low = max(low, known.p)
+		}
+		r.lastLive(p.Log, low, hw, 1, func(h hit, ok bool, code int16) {
+			switch {
+			case code == kerr.TopicAuthorizationFailed.Code && known.ok:
+				// May describe but not read the topic: the checkpoint, at most
+				// 10 s old, has to do.
+				cb(known.ends(), 0)
+			case code != 0:
+				cb(ends{}, code)
+			case ok:
+				r.endOf(h, func(v int64, code int16) {
+					cb(ends{v, max(v, known.position), max(v, known.position, known.shown)}, code)
+				})
+			case known.ok:
+				cb(known.ends(), 0)
+			default:
+				cb(emptyEnds(p, r.start), 0)
+			}
+		})
+	})
+}
+
+func (k knownEnd) ends() ends {
+	return ends{k.v, max(k.v, k.position), max(k.v, k.position, k.shown)}
+}
+
+// emptyEnds are the ends of a log without a live batch at or above physical log
+// start: retention took the last one, or none was ever written.
+func emptyEnds(p *ledger.Partition, start int64) ends {
+	if cp := checkpointOf(p); cp != nil && cp.P <= start {
+		return knownEnd{v: cp.V, position: cp.Position, shown: cp.EndShown}.ends()
+	}
+	v := max(p.Log.Spans[len(p.Log.Spans)-1].VStart, p.Log.Start)
+	return ends{v, v, v}
+}
+
+// lastLive finds the last live batch that begins in [low, hi): one batch back
+// first, then in strides that grow over what is dead.
+func (r *reader) lastLive(l *epoch.Log, low, hi, stride int64, cb func(h hit, ok bool, code int16)) {
+	for i := l.SpanAtP(hi - 1); i >= 0; i = l.SpanAtP(hi - 1) { // over the dead end of closed spans
+		if s := l.Spans[i]; s.PEnd < 0 || hi <= s.PEnd || hi <= low {
+			break
+		} else if hi = s.PEnd; s.PEnd > s.PStart {
+			break
+		}
+	}
+	if hi <= low || len(l.Spans) == 0 || hi <= l.Spans[0].PStart {
+		cb(hit{}, false, 0)
+		return
+	}
+	from := max(low, hi-stride, l.Spans[0].PStart)
+	size := probeBytes
+	if stride > 1 {
+		size = scanBytes
+	}
+	var last hit
+	r.scan(l, from, hi, size, func(b protocol.Batch, e epoch.Batch) bool {
+		if at, live, _ := place(l, e); live {
+			last = hit{b, e, at}
+		}
+		return true
+	}, func(end scanEnd) {
+		if last.batch != nil || end.code != 0 {
+			cb(last, end.code == 0, end.code)
+			return
+		}
+		r.lastLive(l, low, from, stride*8, cb)
+	})
+}
+
+// endOf is a live batch's virtual end. A renumbered one says it in its records
+// only.
+func (r *reader) endOf(h hit, cb func(v int64, code int16)) {
+	if h.head.VCount != 0 {
+		cb(h.at.VEnd, 0)
+		return
+	}
+	b := protocol.Batch(append([]byte(nil), h.batch...)) // a worker's own: the buffer may go with the exchange
+	var n int64
+	var err error
+	r.h.work.offload(r.x, func() {
+		n, err = protocol.VirtualCount(b)
+	}, func() {
+		if err != nil {
+			r.x.Log().Error("a renumbered batch can't be read", "topic", r.key.topic, "partition", r.key.partition, "offset", h.at.V, "err", err)
+			cb(0, kerr.UnknownServerError.Code)
+			return
+		}
+		cb(h.at.V+n, 0)
+	})
+}
+
+// virtualStart is the virtual log start shown (M7): what the source said, or,
+// when retention here has taken more, where the first live batch begins.
+func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16)) {
+	r.bounds(func(code int16) {
+		if code != 0 {
+			cb(0, code)
+			return
+		}
+		if v, ok := r.h.startKnown(r.key, p, r.start); ok {
+			cb(v, 0)
+			return
+		}
+		start := r.start
+		r.firstLive(p.Log, start, r.end, probeBytes, func(h hit, ok bool, code int16) {
+			switch {
+			case code != 0:
+				cb(0, code)
+			case ok:
+				r.h.atlas.chart(r.key, p.Log).setStart(start, h.at.V)
+				cb(max(p.Log.Start, h.at.V), 0)
+			default:
+				cb(max(p.Log.Start, emptyEnds(p, start).position), 0)
+			}
+		})
+	})
+}
+
+// startKnown is virtualStart as far as it needs no reading.
+func (h *handlers) startKnown(k partKey, p *ledger.Partition, physicalStart int64) (int64, bool) {
+	if first := p.Log.Spans[0]; physicalStart <= first.PStart {
+		return max(p.Log.Start, first.VStart), true
+	}
+	if v, ok := h.atlas.chart(k, p.Log).start(physicalStart); ok {
+		return max(p.Log.Start, v), true
+	}
+	return 0, false
+}

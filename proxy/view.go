@@ -1,0 +1,115 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// ledgerView is what the handlers need of ledger.View: lock-free reads of the
+// newest snapshot.
+type ledgerView interface {
+	Fresh() bool
+	FreshAt() time.Time
+	TopicsVersion() uint64
+	Topics() map[string]bool
+	Topic(topic string) bool
+	TopicByID(id [16]byte) (string, bool)
+	Partition(topic string, partition int32) *ledger.Partition
+}
+
+// usable says whether anything can be answered from a partition's snapshot:
+// there is one, it can be read, and its log has been begun.
+func usable(p *ledger.Partition) bool {
+	return p != nil && p.Err == nil && p.Log != nil && len(p.Log.Spans) > 0
+}
+
+// checkpointOf is the partition's checkpoint if it speaks of the log as it is
+// now: same lineage, and not of a generation that a later cut has shortened.
+func checkpointOf(p *ledger.Partition) *ledger.Checkpoint {
+	cp := p.Checkpoint
+	if cp == nil || p.Record == nil || cp.Lineage != p.Record.Lineage {
+		return nil
+	}
+	last := p.Log.Spans[len(p.Log.Spans)-1]
+	if cp.V > last.VStart && (last.Kind == epoch.Mirrored && cp.Gen != last.Gen) {
+		return nil
+	}
+	return cp
+}
+
+// knownEnd is a virtual end with the physical end of the batch it belongs to.
+type knownEnd struct {
+	v, p     int64
+	position int64
+	shown    int64
+	ok       bool
+}
+
+// endBelow is the newest virtual end that this instance knows without asking,
+// of those that lie below the broker's high watermark hw (H14): the owner's
+// tail when the owner is this instance, else the checkpoint.
+func endBelow(p *ledger.Partition, hw int64) knownEnd {
+	if p.Live != nil {
+		if t := p.Live.Tail(); t.Known && t.PEnd <= hw {
+			return knownEnd{v: t.VEnd, p: t.PEnd, position: max(t.Position, t.VEnd), shown: max(t.EverShown, t.VEnd), ok: true}
+		}
+	}
+	if cp := checkpointOf(p); cp != nil && cp.P <= hw {
+		return knownEnd{v: cp.V, p: cp.P, position: max(cp.Position, cp.V), shown: max(cp.EndShown, cp.V), ok: true}
+	}
+	return knownEnd{}
+}
+
+// confirmed is the physical offset below which the owner has ruled on what is
+// live: a hole there is the cleaner's work, not a lost batch (DESIGN §1).
+func confirmed(p *ledger.Partition) int64 {
+	last := p.Log.Spans[len(p.Log.Spans)-1]
+	return max(endBelow(p, maxOffset).p, last.PStart)
+}
+
+const maxOffset = int64(1)<<62 - 1
+
+// headerOf is what the rules of package epoch need of a physical batch.
+func headerOf(b protocol.Batch) epoch.Batch {
+	count := int64(b.LastOffsetDelta()) + 1
+	e := epoch.Batch{P: b.BaseOffset(), Count: count, PEpoch: b.PartitionLeaderEpoch(), VCount: count}
+	if s, ok := b.ReadStamp(); ok {
+		e.Stamped, e.V, e.Hole, e.Flags, e.Gen, e.Epoch = true, s.V, s.Hole, s.Flags, s.Gen, s.Epoch
+		if s.Flags&epoch.FlagRenumbered != 0 {
+			e.VCount = 0 // stands in the records only
+		}
+	}
+	return e
+}
+
+// place classifies a batch, and holds back what the view can't know yet: a
+// batch of an epoch that the ledger has and this instance has not read.
+func place(l *epoch.Log, b epoch.Batch) (at epoch.Placed, live, ahead bool) {
+	at, verdict := l.Classify(b)
+	if verdict != epoch.Live {
+		return at, false, false
+	}
+	if l.Spans[at.Span].Kind == epoch.Mirrored && at.Epoch > l.Chain.Newest() {
+		return at, false, true
+	}
+	return at, true, false
+}
+
+// jump moves a physical offset over the dead end of a closed span, to the start
+// of the next one (M7).
+func jump(l *epoch.Log, p int64) int64 {
+	for i := l.SpanAtP(p); i >= 0 && i+1 < len(l.Spans); i++ {
+		s := l.Spans[i]
+		if s.PEnd < 0 || p < s.PEnd {
+			break
+		}
+		p = l.Spans[i+1].PStart
+	}
+	if len(l.Spans) > 0 && p < l.Spans[0].PStart {
+		p = l.Spans[0].PStart
+	}
+	return p
+}
