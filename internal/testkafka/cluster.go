@@ -35,7 +35,7 @@ type node struct {
 	id   int
 	dir  string
 	addr string
-	proc *process // nil until the first launch
+	proc *Process // nil until the first launch
 }
 
 // Up starts a cluster whose files live under dir and waits until every broker serves. The first call on a machine
@@ -148,7 +148,7 @@ func (c *Cluster) launch(id int) error {
 	}
 	cmd := exec.Command("java", append(slices.Clone(c.jvm), "kafka.Kafka", filepath.Join(n.dir, "server.properties"))...)
 	cmd.Dir = n.dir
-	p, err := startProcess(cmd, filepath.Join(n.dir, "out.log"))
+	p, err := StartProcess(cmd, filepath.Join(n.dir, "out.log"))
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (c *Cluster) node(id int) (*node, error) {
 	return n, nil
 }
 
-func (c *Cluster) proc(id int) *process {
+func (c *Cluster) proc(id int) *Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.nodes[id]; n != nil && n.proc != nil {
@@ -223,9 +223,9 @@ func (c *Cluster) proc(id int) *process {
 	return nil
 }
 
-func (c *Cluster) running(id int) (*process, error) {
+func (c *Cluster) running(id int) (*Process, error) {
 	p := c.proc(id)
-	if p == nil || !p.alive() {
+	if p == nil || !p.Alive() {
 		return nil, fmt.Errorf("testkafka: node %d of %s doesn't run", id, c.opts.Name)
 	}
 	return p, nil
@@ -266,7 +266,7 @@ func (c *Cluster) Kill(id int) error {
 	if err != nil {
 		return err
 	}
-	return p.kill()
+	return p.Kill()
 }
 
 // Stop ends node id by SIGTERM (a controlled shutdown) and waits for its end.
@@ -275,7 +275,7 @@ func (c *Cluster) Stop(id int) error {
 	if err != nil {
 		return err
 	}
-	return p.stop(40 * time.Second)
+	return p.Stop(40 * time.Second)
 }
 
 // Pause stops node id's process as it is (SIGSTOP).
@@ -289,7 +289,7 @@ func (c *Cluster) sig(id int, s syscall.Signal) error {
 	if err != nil {
 		return err
 	}
-	return p.signal(s)
+	return p.Signal(s)
 }
 
 // StartBroker starts a node that was killed or stopped, on its old data, and waits until it serves (a killed
@@ -361,7 +361,7 @@ func (c *Cluster) LogDir(id int) string {
 func (c *Cluster) Close() {
 	for _, id := range c.nodeIDs() {
 		if p := c.proc(id); p != nil {
-			_ = p.kill()
+			_ = p.Kill()
 		}
 	}
 	c.ports.Release()

@@ -110,7 +110,7 @@ func makeKit(ctx context.Context, dir, version, cp string) error {
 	if err != nil {
 		return err
 	}
-	if err := p.stop(2 * time.Minute); err != nil {
+	if err := p.Stop(2 * time.Minute); err != nil {
 		return fmt.Errorf("the broker that writes the class-data archive: %w", err)
 	}
 	if err := os.Rename(archive+".tmp", archive); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -10,23 +10,34 @@ import (
 	"time"
 )
 
-// process is a child that dies with this process. Its owner goroutine is bound to the OS thread that forked it:
+// Process is a child that dies with this process. Its owner goroutine is bound to the OS thread that forked it:
 // the kernel sends the parent-death signal when that *thread* ends, so the thread has to live as long as the child.
-type process struct {
+type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the child was reaped
 	err  error         // of Wait; read after done
 }
 
-// startProcess runs cmd with its output appended to logPath.
-func startProcess(cmd *exec.Cmd, logPath string) (*process, error) {
+// Done is closed when the child has ended; Err then is what it ended with (nil: exit code 0).
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err is nil before the child's end.
+func (p *Process) Err() error {
+	if p.Alive() {
+		return nil
+	}
+	return p.err
+}
+
+// StartProcess runs cmd with its output appended to logPath.
+func StartProcess(cmd *exec.Cmd, logPath string) (*Process, error) {
 	out, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("testkafka: log file: %w", err)
 	}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = ChildAttr()
-	p := &process{cmd: cmd, done: make(chan struct{})}
+	p := &Process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -45,9 +56,11 @@ func startProcess(cmd *exec.Cmd, logPath string) (*process, error) {
 	return p, nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
+// Pid is the child's process id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-func (p *process) alive() bool {
+// Alive says whether the child runs.
+func (p *Process) Alive() bool {
 	select {
 	case <-p.done:
 		return false
@@ -56,27 +69,27 @@ func (p *process) alive() bool {
 	}
 }
 
-// signal sends s; a process that is gone is no error. os.Process knows whether the child was reaped, so a pid that
+// Signal sends s; a process that is gone is no error. os.Process knows whether the child was reaped, so a pid that
 // was given to another program meanwhile is never hit.
-func (p *process) signal(s os.Signal) error {
+func (p *Process) Signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("testkafka: signal pid %d: %w", p.pid(), err)
+		return fmt.Errorf("testkafka: signal pid %d: %w", p.Pid(), err)
 	}
 	return nil
 }
 
-// kill ends the child at once (SIGKILL reaches a stopped process too) and waits until it is gone.
-func (p *process) kill() error {
-	if err := p.signal(syscall.SIGKILL); err != nil {
+// Kill ends the child at once (SIGKILL reaches a stopped process too) and waits until it is gone.
+func (p *Process) Kill() error {
+	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
 	}
 	<-p.done
 	return nil
 }
 
-// stop asks the child to end; one that doesn't in time is killed, and that is an error.
-func (p *process) stop(timeout time.Duration) error {
-	if err := p.signal(syscall.SIGTERM); err != nil {
+// Stop asks the child to end; one that doesn't in time is killed, and that is an error.
+func (p *Process) Stop(timeout time.Duration) error {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
 	t := time.NewTimer(timeout)
@@ -85,6 +98,6 @@ func (p *process) stop(timeout time.Duration) error {
 	case <-p.done:
 		return nil
 	case <-t.C:
-		return errors.Join(fmt.Errorf("testkafka: pid %d did not stop in %v and was killed", p.pid(), timeout), p.kill())
+		return errors.Join(fmt.Errorf("testkafka: pid %d did not stop in %v and was killed", p.Pid(), timeout), p.Kill())
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -161,19 +160,27 @@ func (r Read) timeout() time.Duration {
 	return r.Timeout
 }
 
-// runClient runs a program and reads its lines. The context's end kills it.
-func runClient(ctx context.Context, name string, args ...string) (Result, error) {
+// run runs a program and returns its standard output. The context's end kills it.
+func run(ctx context.Context, name string, args ...string) (*bytes.Buffer, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.WaitDelay = 5 * time.Second
 	cmd.SysProcAttr = testkafka.ChildAttr()
-	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return Result{}, fmt.Errorf("clients: %s: %w: %s", name, err, lastLines(stderr.String(), 25))
+		return &stdout, fmt.Errorf("clients: %s: %w: %s", name, err, lastLines(stderr.String(), 25))
+	}
+	return &stdout, nil
+}
+
+// runClient runs a client and reads its lines.
+func runClient(ctx context.Context, name string, args ...string) (Result, error) {
+	stdout, err := run(ctx, name, args...)
+	if err != nil {
+		return Result{}, err
 	}
 	var res Result
-	in := bufio.NewScanner(&stdout)
+	in := bufio.NewScanner(stdout)
 	in.Buffer(nil, 64<<20)
 	for in.Scan() {
 		if !bytes.HasPrefix(in.Bytes(), []byte(`{"meta"`)) {

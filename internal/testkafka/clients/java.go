@@ -67,3 +67,13 @@ func JavaProduce(ctx context.Context, bootstrap, topic string, partition int32, 
 	}, more...)...)
 	return r.Meta, err
 }
+
+// JavaTool runs a main class of Kafka's command-line tools and returns what it printed.
+func JavaTool(ctx context.Context, class string, args ...string) (string, error) {
+	a, err := testkafka.Java(ctx, testkafka.DefaultVersion)
+	if err != nil {
+		return "", err
+	}
+	out, err := run(ctx, "java", append(append(a, class), args...)...)
+	return out.String(), err
+}

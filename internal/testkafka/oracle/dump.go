@@ -242,3 +242,55 @@ func (w *walker) answer(p kmsg.FetchResponseTopicPartition) error {
 	}
 	return nil
 }
+
+// LiveEnd is where the log ends for who mirrors only what read_committed readers get: the end of the last batch
+// below the last stable offset that is neither a control batch nor aborted nor emptied; the log's start when there
+// is none.
+func LiveEnd(ctx context.Context, bootstrap, topic string, partition int32) (int64, error) {
+	first, err := ListOffset(ctx, bootstrap, topic, partition, ReadCommitted, Earliest)
+	if err != nil {
+		return 0, err
+	}
+	end := first.Offset
+	err = read(ctx, bootstrap, topic, partition, ReadCommitted, func() { end = first.Offset }, func(b Batch, _ int64, aborted bool) error {
+		if !b.Control() && !aborted && b.Count > 0 {
+			end = max(end, b.Next())
+		}
+		return nil
+	})
+	return end, err
+}
+
+// EndOffsetFor asks a partition's leader for the end offset of a leader epoch (OffsetForLeaderEpoch v3).
+func EndOffsetFor(ctx context.Context, bootstrap, topic string, partition, epoch int32) (gotEpoch int32, end int64, err error) {
+	err = Retry(ctx, func() error {
+		c, _, err := DialLeader(ctx, bootstrap, topic, partition)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		r := kmsg.NewPtrOffsetForLeaderEpochRequest()
+		r.ReplicaID = -1
+		t := kmsg.NewOffsetForLeaderEpochRequestTopic()
+		t.Topic = topic
+		p := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
+		p.Partition, p.CurrentLeaderEpoch, p.LeaderEpoch = partition, -1, epoch
+		t.Partitions = append(t.Partitions, p)
+		r.Topics = append(r.Topics, t)
+		resp, err := c.Do(ctx, r, 3)
+		if err != nil {
+			return err
+		}
+		got := resp.(*kmsg.OffsetForLeaderEpochResponse).Topics
+		if len(got) != 1 || len(got[0].Partitions) != 1 {
+			return fmt.Errorf("oracle: OffsetForLeaderEpoch of %s-%d: empty answer", topic, partition)
+		}
+		a := got[0].Partitions[0]
+		gotEpoch, end = a.LeaderEpoch, a.EndOffset
+		if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
+			return fmt.Errorf("oracle: OffsetForLeaderEpoch %d of %s-%d: %w", epoch, topic, partition, err)
+		}
+		return nil
+	})
+	return gotEpoch, end, err
+}
