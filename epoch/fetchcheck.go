@@ -125,3 +125,17 @@ func OutOfRange(position, sourceStart, sourceEnd int64) (a RangeAction, at int64
 	}
 	return RangeGoOn, position
 }
+
+// HighWatermark is the virtual high watermark to show next to a returned
+// stretch of batches that ends with last (zero Placed when nothing was
+// returned): knownEnd is the newest virtual end known to lie below the
+// broker's high watermark hw (physical). The distance hw - PEnd counts only
+// inside the open native span, where nothing dead lies in between (hazard
+// H14).
+func (l *Log) HighWatermark(last Placed, hw, knownEnd int64) int64 {
+	end := max(last.VEnd, knownEnd)
+	if n := len(l.Spans) - 1; n >= 0 && last.PEnd > last.P && last.Span == n && l.Spans[n].Kind == Native {
+		end = max(end, last.VEnd+hw-last.PEnd)
+	}
+	return end
+}

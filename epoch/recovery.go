@@ -238,7 +238,7 @@ func (r *Recovery) live(b Batch) {
 
 // dead counts b for hazard H1; end is the live end in front of it.
 func (r *Recovery) dead(b Batch, pl Placed, end int64) {
-	if b.Control || r.span == 0 && !r.found {
+	if b.Control || b.Flags&FlagHidden != 0 || r.span == 0 && !r.found {
 		return // no live record lies in front of it
 	}
 	d := &r.out.Dead
@@ -281,6 +281,9 @@ func (r *Recovery) Result() Recovered {
 	}
 	if open := len(r.l.Spans) - 1; o.Basis == BasisSpan || o.Basis == BasisLog && o.Last.Span != open || o.Basis == BasisCheckpoint && cpSpan != open {
 		o.ChainEnd = r.l.Spans[open].VStart // the open generation has no batch yet
+	}
+	if r.l.Open().Kind == Native {
+		o.ChainEnd = o.VEnd
 	}
 	o.LastEpoch = r.l.Chain.Truncate(o.Position).Newest()
 	return r.verdict(o)

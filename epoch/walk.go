@@ -48,8 +48,8 @@ func (l *Log) classify(i int, b *Batch) (Placed, Verdict) {
 	pl := Placed{Span: i, P: b.P, PEnd: b.P + b.Count, V: b.V, VEnd: b.V + b.Count, Epoch: b.Epoch}
 	if !b.Stamped {
 		pl.V, pl.VEnd, pl.Epoch = -1, -1, -1
-	} else if b.Flags&FlagRenumbered != 0 && b.VCount > 0 {
-		pl.VEnd = b.V + b.VCount
+	} else if b.Flags&FlagRenumbered != 0 {
+		pl.VEnd = b.V + max(b.VCount, b.Count)
 	}
 	if i < 0 {
 		return pl, DeadRange
@@ -67,9 +67,9 @@ func (l *Log) classify(i int, b *Batch) (Placed, Verdict) {
 		return pl, DeadEpoch
 	case b.Flags&FlagHidden != 0:
 		return pl, Hidden
-	case b.Flags&^KnownFlags != 0, b.Count <= 0, b.Epoch < 0, b.V < 0, pl.VEnd > MaxVirtualOffset+1, pl.VEnd < b.V+b.Count:
+	case b.Flags&^KnownFlags != 0, b.Count <= 0, b.Epoch < 0, b.V < 0, b.ChainEnd() > MaxVirtualOffset+1:
 		return pl, Invalid
-	case b.V < s.VStart || pl.VEnd > l.vLimit(i):
+	case b.V < s.VStart || b.ChainEnd() > l.vLimit(i): // by the header alone: every reader must say the same
 		return pl, DeadRange
 	}
 	return pl, Live
