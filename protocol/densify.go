@@ -231,7 +231,7 @@ func (r *Recoder) each(b Batch, f func(*RecordView) error) error {
 			r.plain = plain
 		}
 	}
-	if err := eachRecord(data, b.NumRecords(), b.LastOffsetDelta(), f); err != errStop {
+	if err := eachRecord(data, b.NumRecords(), b.LastOffsetDelta(), f); !errors.Is(err, errStop) {
 		return err
 	}
 	return nil
