@@ -1,0 +1,267 @@
+// Package e2e tests the built binary from outside: real brokers on both sides, the YAML configuration, real clients.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/internal/testkafka"
+)
+
+// Binary builds cmd/lockstep once per test binary.
+type Binary struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// Path is the binary's path.
+func (b *Binary) Path(t testing.TB) string {
+	t.Helper()
+	b.once.Do(func() {
+		if b.dir, b.err = os.MkdirTemp("", "lockstep-e2e-"); b.err != nil { //nolint:usetesting // it outlives the test
+			return
+		}
+		args := []string{"build", "-o", filepath.Join(b.dir, "lockstep")}
+		if raceDetector {
+			args = append(args, "-race")
+		}
+		args = append(args, "github.com/lockstep-kafka/lockstep/cmd/lockstep")
+		b.err = testkafka.Run(context.Background(), ".", "go", args...)
+	})
+	if b.err != nil {
+		t.Fatalf("build lockstep: %v", b.err)
+	}
+	return filepath.Join(b.dir, "lockstep")
+}
+
+// Remove deletes the binary; for TestMain.
+func (b *Binary) Remove() {
+	if b.dir != "" {
+		_ = os.RemoveAll(b.dir)
+	}
+}
+
+// Setup is what one Lockstep runs with.
+type Setup struct {
+	Source, Destination *testkafka.Cluster
+	// Include are the topic expressions of the one mirror, "dc1".
+	Include []string
+	// Acks is "all" (also when empty) or "leader".
+	Acks string
+	// Mirror are further lines of the mirror's block, without indentation.
+	Mirror []string
+}
+
+// Lockstep is a running `lockstep serve`.
+type Lockstep struct {
+	t     testing.TB
+	setup Setup
+	bin   string
+	ports *testkafka.Ports
+	conf  string
+	log   string
+	proc  *testkafka.Process
+}
+
+// Start writes a configuration, starts Lockstep and waits until it is ready. It is stopped with the test; a crash, a
+// panic or a data race in it fails the test.
+func Start(t testing.TB, b *Binary, s Setup) *Lockstep {
+	t.Helper()
+	ports, err := testkafka.ReservePorts(16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(ports.Release)
+	dir := t.TempDir()
+	l := &Lockstep{
+		t: t, setup: s, bin: b.Path(t), ports: ports,
+		conf: filepath.Join(dir, "lockstep.yaml"), log: filepath.Join(dir, "lockstep.log"),
+	}
+	if err := os.WriteFile(l.conf, []byte(l.config()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.finish)
+	l.Launch()
+	return l
+}
+
+// config: bootstrap on the block's first port, admin on the second, broker id n on the (3+n)-th.
+func (l *Lockstep) config() string {
+	var b strings.Builder
+	p := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
+	p("listeners:\n  - address: %s\n    broker_ports: %d-%d", l.Bootstrap(), l.ports.First+2, l.ports.First+15)
+	p("destination:\n  bootstrap: [%s]", l.setup.Destination.Bootstrap())
+	p("mirrors:\n  - name: dc1\n    source:\n      bootstrap: [%s]", l.setup.Source.Bootstrap())
+	p("    topics:\n      include: [\"%s\"]", strings.Join(l.setup.Include, `", "`))
+	if l.setup.Acks != "" {
+		p("    acks: %s", l.setup.Acks)
+	}
+	p("    metadata_refresh: 1s\n    retry_backoff_max: 2s\n    retry_attempts: 1000")
+	for _, m := range l.setup.Mirror {
+		p("    %s", m)
+	}
+	p("admin:\n  address: %s", l.ports.Addr(1))
+	// Static membership: a restart after kill -9 takes its partitions back at once.
+	p("instance:\n  id: e2e\n  session_timeout: 6s")
+	p("log:\n  level: debug")
+	return b.String()
+}
+
+// Bootstrap is the proxy's address.
+func (l *Lockstep) Bootstrap() string { return l.ports.Addr(0) }
+
+// Admin is the base URL of the admin address.
+func (l *Lockstep) Admin() string { return "http://" + l.ports.Addr(1) }
+
+// BrokerAddr is where the proxy shows a broker.
+func (l *Lockstep) BrokerAddr(id int) string { return l.ports.Addr(2 + id) }
+
+// Launch starts the process and waits for /readyz.
+func (l *Lockstep) Launch() {
+	l.t.Helper()
+	cmd := exec.Command(l.bin, "serve", "--config", l.conf)
+	cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1")
+	p, err := testkafka.StartProcess(cmd, l.log)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.proc = p
+	l.WaitReady()
+}
+
+// WaitReady waits until /readyz answers 200.
+func (l *Lockstep) WaitReady() {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
+	defer cancel()
+	last := "no answer"
+	for {
+		code, body, err := l.Get(ctx, "/readyz")
+		switch {
+		case err != nil:
+			last = err.Error()
+		case code == http.StatusOK:
+			return
+		default:
+			last = fmt.Sprintf("%d %s", code, body)
+		}
+		select {
+		case <-l.proc.Done():
+			l.t.Fatalf("lockstep ended: %v\n%s", l.proc.Err(), l.LogTail(40))
+		case <-ctx.Done():
+			l.t.Fatalf("lockstep isn't ready: %s\n%s", last, l.LogTail(40))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// Get asks the admin address.
+func (l *Lockstep) Get(ctx context.Context, path string) (code int, body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.Admin()+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+// Kill9 ends Lockstep at once.
+func (l *Lockstep) Kill9() {
+	l.t.Helper()
+	if !l.proc.Alive() {
+		l.t.Fatalf("lockstep had ended by itself: %v\n%s", l.proc.Err(), l.LogTail(40))
+	}
+	if err := l.proc.Kill(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Stop ends Lockstep by SIGTERM; it has to drain and to exit with 0.
+func (l *Lockstep) Stop() {
+	l.t.Helper()
+	if !l.proc.Alive() {
+		l.t.Fatalf("lockstep had ended by itself: %v\n%s", l.proc.Err(), l.LogTail(40))
+	}
+	if err := l.proc.Stop(45 * time.Second); err != nil {
+		l.t.Fatalf("%v\n%s", err, l.LogTail(40))
+	}
+	if err := l.proc.Err(); err != nil {
+		l.t.Fatalf("lockstep ended with %v on SIGTERM\n%s", err, l.LogTail(40))
+	}
+}
+
+// Restart is Kill9 and Launch.
+func (l *Lockstep) Restart() {
+	l.t.Helper()
+	l.Kill9()
+	l.Launch()
+}
+
+// Pause stops the process as it is; Continue lets it go on.
+func (l *Lockstep) Pause() { l.signal(syscall.SIGSTOP) }
+
+// Continue lets a paused Lockstep go on.
+func (l *Lockstep) Continue() { l.signal(syscall.SIGCONT) }
+
+func (l *Lockstep) signal(s syscall.Signal) {
+	l.t.Helper()
+	if err := l.proc.Signal(s); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Log is everything that all runs of this Lockstep wrote.
+func (l *Lockstep) Log() string {
+	b, err := os.ReadFile(l.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// LogTail is the end of the log.
+func (l *Lockstep) LogTail(lines int) string {
+	s := strings.Split(strings.TrimSpace(l.Log()), "\n")
+	return "--- lockstep's last log lines:\n" + strings.Join(s[max(0, len(s)-lines):], "\n")
+}
+
+// finish stops what still runs and looks for what must never be in the log.
+func (l *Lockstep) finish() {
+	if l.proc != nil && l.proc.Alive() {
+		_ = l.proc.Signal(syscall.SIGCONT)
+		if err := l.proc.Stop(45 * time.Second); err != nil {
+			l.t.Errorf("lockstep: %v", err)
+		} else if err := l.proc.Err(); err != nil {
+			l.t.Errorf("lockstep ended with %v on SIGTERM", err)
+		}
+	}
+	log := l.Log()
+	for _, bad := range []string{"DATA RACE", "\npanic: ", "fatal error: "} {
+		if i := strings.Index(log, bad); i >= 0 {
+			l.t.Errorf("lockstep's log has %q:\n%s", bad, log[i:min(len(log), i+4000)])
+		}
+	}
+	if l.t.Failed() {
+		l.t.Log(l.LogTail(60))
+		if keep := os.Getenv("LOCKSTEP_KEEP_LOGS"); keep != "" {
+			name := strings.ReplaceAll(l.t.Name(), "/", "_") + ".log"
+			_ = os.WriteFile(filepath.Join(keep, name), []byte(log), 0o644)
+		}
+	}
+}
