@@ -107,6 +107,28 @@ func (x *Index) DropBelow(p int64) {
 	x.s = append(x.s[:0], x.s[sort.Search(len(x.s), func(i int) bool { return x.s[i].P >= p }):]...)
 }
 
+// Follow forgets what a change of the log from old to l made untrue: samples at
+// or above the first span that old did not have, virtually or physically.
+// Call it with every new snapshot of a partition, before samples found under
+// it are added; drop samples found under an older one.
+func (x *Index) Follow(old, l *Log) {
+	for i := range l.Spans {
+		s := &l.Spans[i]
+		known := false
+		if old != nil {
+			if j := old.SpanAtP(s.PStart); j >= 0 {
+				o := &old.Spans[j]
+				known = o.Kind == s.Kind && o.Gen == s.Gen && o.VStart == s.VStart && o.PStart == s.PStart && o.PEpoch == s.PEpoch
+			}
+		}
+		if !known {
+			x.DropFromV(s.VStart)
+			x.DropFrom(s.PStart)
+			return
+		}
+	}
+}
+
 // SeekV is the physical offset at which to begin to read for virtual offset v,
 // and the span it lies in (-1: no span; p is then the first span's start). A
 // walk from there is Walk(from, false): from is v, or the virtual offset of
@@ -160,7 +182,8 @@ func (l *Log) SkipTo(p int64) int64 {
 // TimeIndex is a sparse running maximum of the timestamps (ms) of the live
 // batches of one span, or of consecutive ones (hazard M8). A running maximum
 // is monotone, so look-ups are exact up to its sparseness. Dead batches never
-// enter it. Not safe for concurrent use; see NewTimeIndex.
+// enter it; when a cut makes live ones dead, DropFrom the first of them, or
+// begin anew. Not safe for concurrent use; see NewTimeIndex.
 type TimeIndex struct {
 	e   []timeEntry
 	max int

@@ -33,6 +33,8 @@ type world struct {
 	srcEnd   int64
 	srcStart int64
 	srcEpoch int32
+	// srcEpochs: where each epoch began, an election's epoch at the log end then.
+	srcEpochs []Entry
 	suspect  bool // the source lost records since the owner's last good fetch
 
 	phys   []dstBatch // whole history, what retention took included
@@ -89,19 +91,17 @@ func (w *world) live() []dstBatch {
 	return slices.DeleteFunc(all, func(b dstBatch) bool { return b.P < w.pStart })
 }
 
-// srcEndFor is facts.md §2 on the source, by looking at its batches.
+// srcEndFor is facts.md §2 on the source, by looking at its elections.
 func (w *world) srcEndFor(e int32) (int32, int64) {
 	below, above := int32(-1), int64(-1)
-	for _, b := range w.src {
-		if b.epoch <= e {
-			below = max(below, b.epoch)
-		} else if above < 0 {
-			above = b.v
-		}
-	}
 	newest := int32(-1)
-	if n := len(w.src); n > 0 {
-		newest = w.src[n-1].epoch
+	for _, x := range w.srcEpochs {
+		if x.Epoch <= e {
+			below = x.Epoch
+		} else if above < 0 {
+			above = x.Start
+		}
+		newest = x.Epoch
 	}
 	switch {
 	case e < 0:
@@ -134,7 +134,11 @@ func (w *world) srcAppend() {
 	w.srcEnd += n
 }
 
-func (w *world) srcElect() { w.srcEpoch += int32(1 + w.draw(3, "by")) }
+func (w *world) srcElect() {
+	w.srcEpoch += int32(1 + w.draw(3, "by"))
+	w.srcEpochs = slices.DeleteFunc(w.srcEpochs, func(e Entry) bool { return e.Start >= w.srcEnd })
+	w.srcEpochs = append(w.srcEpochs, Entry{w.srcEpoch, w.srcEnd})
+}
 
 func (w *world) srcUnclean() {
 	for k := 1 + w.draw(4, "lose"); k > 0 && len(w.src) > 1; k-- {
@@ -165,6 +169,7 @@ func (w *world) deliver() {
 	i := 0
 	if w.draw(6, "order") == 0 {
 		i = w.draw(len(w.inflight), "which") // overtaken on another connection
+		w.doubt = w.doubt || i > 0           // its base will be lower than expected
 	}
 	b := w.inflight[i]
 	w.inflight = slices.Delete(w.inflight, i, i+1)
@@ -269,6 +274,7 @@ func (w *world) newGen(t int64) {
 	n, err := cut(t, w.pEnd, w.pe, gen)
 	require.NoError(w.t, err)
 	require.LessOrEqual(w.t, n.Open().VStart, t)
+	w.ix.Follow(w.l, n)
 	w.l = n
 	w.zombies = append(w.zombies, w.inflight...)
 	w.inflight, w.doubt = nil, false
@@ -306,9 +312,6 @@ func (w *world) fetch() {
 			t, _ := w.l.Chain.Truncate(w.pos).TruncateTo(e, end, w.pos)
 			if e < 0 {
 				t = min(w.pos, w.srcEnd) // the source's end fell below all of that epoch
-				if len(w.src) > 0 {
-					t, _ = w.l.Chain.Truncate(w.pos).TruncateTo(w.src[len(w.src)-1].epoch, w.srcEnd, w.pos)
-				}
 			}
 			w.newGen(t)
 			return
@@ -444,7 +447,7 @@ func (w *world) reader() {
 }
 
 func newWorld(t *rapid.T) *world {
-	w := &world{t: t, l: &Log{}, last: -1, ix: NewIndex(4 + rapid.IntRange(0, 8).Draw(t, "index"))}
+	w := &world{t: t, l: &Log{}, srcEpochs: []Entry{{0, 0}}, last: -1, ix: NewIndex(4 + rapid.IntRange(0, 8).Draw(t, "index"))}
 	switch rapid.IntRange(0, 2).Draw(t, "begin") {
 	case 0: // fresh
 	case 1: // junk on the destination, the source's log start inside a batch
