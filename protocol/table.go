@@ -84,6 +84,18 @@ func (a API) ResponseHeaderVersion(version int16) int {
 	return 0
 }
 
+// MaxHandled is the largest request frame, in bytes, that should be buffered and
+// decoded for a handler; limit is the connection's own. Decoded structs take up
+// to about 30 times the bytes of the smallest elements a client can send, so
+// that everything but Produce, whose records aren't decoded, gets 4 MiB at most
+// (some 100,000 partitions). What is only passed on needs no such limit.
+func (a API) MaxHandled(limit int) int {
+	if a.Key == KeyProduce {
+		return limit
+	}
+	return min(limit, 4<<20)
+}
+
 // LookupAPI finds a key in the table.
 func LookupAPI(key int16) (API, bool) {
 	if key < 0 || int(key) >= len(table) {
@@ -97,7 +109,9 @@ func APIs() []API { return append([]API(nil), table[:]...) }
 
 const never = 1<<15 - 1 // no flexible version
 
-// table is read-only. The index is the key. A new version of kmsg that knows
+// table is read-only. The index is the key. Ranges are kmsg's, checked against
+// the message definitions of Kafka 4.3.1; where kmsg is ahead of it (DeleteGroups
+// v3, TxnOffsetCommit v6, Streams v1) against kmsg alone. A new version of kmsg that knows
 // more keys or versions fails a test until its line here was reviewed: does the
 // version carry addresses, offsets or leader epochs in a new place?
 var table = [...]API{
@@ -194,6 +208,6 @@ var table = [...]API{
 	{90, "DescribeShareGroupOffsets", 0, 1, 0, TouchHandled | TouchOffsets, "share offsets are physical (M12)"},
 	{91, "AlterShareGroupOffsets", 0, 0, 0, TouchHandled | TouchOffsets, "share offsets are physical (M12)"},
 	{92, "DeleteShareGroupOffsets", 0, 0, 0, 0, ""},
-	{93, "StreamsGroupTopologyDescriptionUpdate", 0, 0, 0, 0, ""},
-	{94, "UnregisterController", 0, 0, 0, 0, ""},
+	{93, "StreamsGroupTopologyDescriptionUpdate", 0, 0, 0, 0, "newer than Kafka 4.3; no offsets, no addresses"},
+	{94, "UnregisterController", 0, 0, 0, 0, "newer than Kafka 4.3; no offsets, no addresses"},
 }

@@ -195,3 +195,11 @@ func TestFrameSize(t *testing.T) {
 	}
 	require.Equal(t, []byte{0, 0, 1, 0}, AppendFrameSize(nil, 256))
 }
+
+func TestMaxHandled(t *testing.T) {
+	produce, _ := LookupAPI(KeyProduce)
+	fetch, _ := LookupAPI(KeyFetch)
+	require.Equal(t, 100<<20, produce.MaxHandled(100<<20))
+	require.Equal(t, 4<<20, fetch.MaxHandled(100<<20))
+	require.Equal(t, 1<<20, fetch.MaxHandled(1<<20))
+}
