@@ -33,10 +33,15 @@ type cluster struct {
 }
 
 // newCluster has no ledger topic.
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T) *cluster { return clusterAt(t, os.Getenv("LOCKSTEP_TEST_BOOTSTRAP")) }
+
+// newFake is for the tests that need kfake's control functions.
+func newFake(t *testing.T) *cluster { return clusterAt(t, "") }
+
+func clusterAt(t *testing.T, bootstrap string) *cluster {
 	c := &cluster{t: t}
-	if b := os.Getenv("LOCKSTEP_TEST_BOOTSTRAP"); b != "" {
-		c.seed = strings.Split(b, ",")
+	if bootstrap != "" {
+		c.seed = strings.Split(bootstrap, ",")
 	} else {
 		fake, err := kfake.NewCluster(kfake.NumBrokers(3))
 		require.NoError(t, err)

@@ -179,10 +179,7 @@ func TestOpenTransactionOfDeadOwner(t *testing.T) {
 // An answer that never comes is no answer: the outcome is unknown, and the
 // next Acquire shows it.
 func TestCommitWithoutAnAnswer(t *testing.T) {
-	c := newCluster(t)
-	if c.fake == nil {
-		t.Skip("needs kfake's control functions; runs without LOCKSTEP_TEST_BOOTSTRAP")
-	}
+	c := newFake(t)
 	c.ensure()
 	ctx := c.ctx()
 	v := c.view(ViewOptions{})
@@ -205,10 +202,7 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 // A refused produce is tried again with the same sequence; it is never there
 // twice.
 func TestProduceIsRetried(t *testing.T) {
-	c := newCluster(t)
-	if c.fake == nil {
-		t.Skip("needs kfake's control functions; runs without LOCKSTEP_TEST_BOOTSTRAP")
-	}
+	c := newFake(t)
 	c.ensure()
 	ctx := c.ctx()
 	v := c.view(ViewOptions{})
