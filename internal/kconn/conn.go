@@ -19,6 +19,9 @@ import (
 // Range is a span of API versions, both ends included.
 type Range struct{ Min, Max int16 }
 
+// admitFrom is the size from which Conn.Admit is asked.
+const admitFrom = 8 << 10
+
 // Conn is a ready connection: versions known, authenticated. It is used by one
 // goroutine at a time, but Close, which any may call. After an error from
 // Request or RoundTripRaw other than ErrNotSent the connection is closed.
@@ -32,6 +35,12 @@ type Conn struct {
 	reauthAt time.Time
 	closed   atomic.Bool
 	head     []byte // request header, reused
+
+	// Admit, when set, is called with the size of a response larger than
+	// admitFrom bytes before its body is read, and may wait; what it returns is
+	// called when the response's Buffer is freed. To be set before use.
+	Admit func(ctx context.Context, size int) (free func(), err error)
+
 	in       [8]byte
 }
 
@@ -169,12 +178,12 @@ func (c *Conn) exchange(ctx context.Context, key, version int16, flexible bool, 
 		return nil, n > 0, err
 	}
 	// ApiVersions answers have header v0 whatever their version.
-	buf, err := c.read(flexible && key != int16(kmsg.ApiVersions))
+	buf, err := c.read(ctx, flexible && key != int16(kmsg.ApiVersions))
 	return buf, true, err
 }
 
 // read reads one response frame.
-func (c *Conn) read(headerTags bool) (*Buffer, error) {
+func (c *Conn) read(ctx context.Context, headerTags bool) (*Buffer, error) {
 	if _, err := io.ReadFull(c.nc, c.in[:]); err != nil {
 		return nil, err
 	}
@@ -190,8 +199,24 @@ func (c *Conn) read(headerTags bool) (*Buffer, error) {
 	if corr := int32(binary.BigEndian.Uint32(c.in[4:])); corr != c.corr {
 		return nil, fmt.Errorf("%w: correlation id %d, expected %d", ErrNonsense, corr, c.corr)
 	}
+	var free func()
+	if c.Admit != nil && size > admitFrom {
+		var err error
+		if free, err = c.Admit(ctx, int(size)); err != nil {
+			return nil, err
+		}
+		// The wait was ours, not the broker's.
+		err = c.nc.SetDeadline(time.Now().Add(c.d.RequestTimeout))
+		if err == nil {
+			err = ctx.Err() // its own deadline may just have been overwritten
+		}
+		if err != nil {
+			free()
+			return nil, err
+		}
+	}
 	b := c.d.Pool.Get(int(size) - 4)
-	b.body = b.mem[:size-4]
+	b.body, b.free = b.mem[:size-4], free
 	if _, err := io.ReadFull(c.nc, b.body); err != nil {
 		b.Release()
 		return nil, err

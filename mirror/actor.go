@@ -1,0 +1,328 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// Waits after a try that failed without making the partition FAILED: the other
+// side can't be reached, or has no leader.
+const (
+	tryMin = 100 * time.Millisecond
+	tryMax = 5 * time.Second
+)
+
+// backoff is lo doubled n times, at most hi, with jitter of a fifth.
+func backoff(n int, lo, hi time.Duration) time.Duration {
+	d := hi
+	if n < 30 {
+		d = min(hi, lo<<n)
+	}
+	return d - time.Duration(rand.Int64N(int64(d)/5+1))
+}
+
+// setTodoErr makes the partition fail. mu is held.
+func (p *Partition) setTodoErr(err error) {
+	if p.phase == phaseClosed || p.phase == phaseFailed {
+		return
+	}
+	p.todo.err = err
+	p.wake.wake()
+}
+
+// run is the partition's own goroutine.
+func (p *Partition) run(ctx context.Context) {
+	if !p.begin(ctx) {
+		return
+	}
+	for try := 0; ctx.Err() == nil; {
+		job := p.nextJob()
+		if job == nil {
+			select {
+			case <-p.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		err := job(ctx)
+		switch {
+		case err == nil:
+			try = 0
+		case canceled(ctx):
+			return
+		case errors.Is(err, ledger.ErrFenced):
+			p.slog.Info("another instance owns the partition now")
+			p.mu.Lock()
+			p.phase = phaseClosed
+			p.dropQueue()
+			p.live.Retract()
+			p.mu.Unlock()
+			p.eng.Fenced(p.topic, p.partition)
+			return
+		default:
+			p.note(err)
+			var f *failure
+			if errors.As(err, &f) {
+				p.mu.Lock()
+				p.setTodoErr(f)
+				p.mu.Unlock()
+				continue
+			}
+			d := backoff(try, tryMin, tryMax)
+			try++
+			p.slog.Warn("will try again", "err", err, "in", d)
+			p.eng.RefreshSource()
+			p.eng.RefreshDest()
+			pause(ctx, d)
+		}
+	}
+}
+
+// begin reads what the ledger says and decides where to begin.
+func (p *Partition) begin(ctx context.Context) bool {
+	snap := p.eng.Store.Partition(p.topic, p.partition)
+	if snap == nil {
+		p.slog.Error("the ledger has no record of the partition")
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.live = snap.Live
+	if snap.Err != nil {
+		// Nothing may be assumed and nothing written; a repaired ledger is
+		// taken in at the next start.
+		p.phase = phaseFailed
+		p.errOp = snap.Err.Error()
+		p.slog.Error("the ledger's entry can't be used", "err", snap.Err)
+		return false
+	}
+	p.rec, p.log = snap.Record, snap.Log
+	switch p.rec.State {
+	case epoch.StateLogAlignment, epoch.StateEpochFencing, epoch.StateULERecovery, epoch.StateMirroring:
+		p.phase = phaseRecover
+		p.todo.regen = &regen{why: "take-over"}
+	case epoch.StateFailed:
+		p.phase = phaseFailed
+		p.errOp = p.rec.Error
+	default:
+		p.phase = phaseIdle
+	}
+	p.wake.wake()
+	return true
+}
+
+// nextJob takes the most urgent thing to do; nil: nothing.
+func (p *Partition) nextJob() func(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.phase == phaseClosed || p.phase == phaseIdle:
+		return nil
+	case p.todo.err != nil && p.phase != phaseFailed:
+		return p.failed
+	case p.phase == phaseFailed:
+		if p.rec.Retries >= p.eng.Tuning.RetryAttempts || p.rec.Retries < 0 {
+			return nil
+		}
+		return p.retry
+	case p.phase == phaseRecover:
+		return p.recover
+	case p.todo.inspect != nil:
+		return p.inspect
+	case p.todo.ask != nil && len(p.queue) == 0 && p.inflight == nil:
+		return p.askSource
+	case p.todo.assign && p.inflight == nil:
+		return p.assign
+	case p.todo.bump:
+		return p.raise
+	case p.todo.advance >= 0:
+		return p.advanceStart
+	}
+	return nil
+}
+
+// put writes the ledger record with changes and takes it in.
+func (p *Partition) put(ctx context.Context, change func(*ledger.Record)) error {
+	p.mu.Lock()
+	base := p.rec
+	p.mu.Unlock()
+	// The newest as read back: a write of ours whose outcome was unknown may
+	// be there after all, and the manager writes the desired state.
+	if s := p.eng.Store.Partition(p.topic, p.partition); s != nil && s.Record != nil && s.Record.StateEpoch > base.StateEpoch {
+		base = s.Record
+	}
+	next := base.Next()
+	change(next)
+	if err := p.eng.Store.Put(ctx, next); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rec, p.log = next, &next.Log
+	return nil
+}
+
+// assign adds the queue head's epoch to the chain, before anything of it is
+// appended, and with it the bump that keeps the epoch shown at or above it.
+func (p *Partition) assign(ctx context.Context) error {
+	p.mu.Lock()
+	p.todo.assign = false
+	if p.phase != phaseRun || len(p.queue) == 0 || p.inflight != nil {
+		p.mu.Unlock()
+		return nil
+	}
+	it, l, sle := p.queue[0], p.log, max(p.src.epoch, p.queue[0].epoch)
+	pe := max(p.dst.epoch, l.Open().PEpoch)
+	p.mu.Unlock()
+	if it.epoch == l.Chain.Newest() {
+		return nil
+	}
+	l = l.WithEpoch(it.epoch, it.base)
+	if it.epoch > l.Shown(pe) {
+		p.slog.Info("state", "to", epoch.StateEpochFencing, "epoch", it.epoch, "shown", l.Shown(pe))
+	}
+	l = p.raised(l, sle, pe)
+	if err := p.put(ctx, func(r *ledger.Record) { r.Log = *l }); err != nil {
+		p.mu.Lock()
+		p.todo.assign = true
+		p.mu.Unlock()
+		return err
+	}
+	p.mu.Lock()
+	p.advance()
+	p.mu.Unlock()
+	p.kick()
+	return nil
+}
+
+// raised is l with a bump such that the epoch shown stays above the source's
+// leader epoch sle.
+func (p *Partition) raised(l *epoch.Log, sle, pe int32) *epoch.Log {
+	if sle <= l.Shown(pe)-bumpMargin {
+		return l
+	}
+	n := *l
+	n.Bump = max(l.Bump, sle+p.eng.Tuning.FencingStep-pe)
+	return &n
+}
+
+// raise does the same for a source epoch that no batch has yet.
+func (p *Partition) raise(ctx context.Context) error {
+	p.mu.Lock()
+	l, sle, pe := p.log, p.src.epoch, max(p.dst.epoch, p.log.Open().PEpoch)
+	p.todo.bump = false
+	p.mu.Unlock()
+	n := p.raised(l, sle, pe)
+	if n == l {
+		return nil
+	}
+	return p.put(ctx, func(r *ledger.Record) { r.Log = *n })
+}
+
+// advanceStart takes the source's log start into the ledger (retention and
+// DeleteRecords there move the virtual start here).
+func (p *Partition) advanceStart(ctx context.Context) error {
+	p.mu.Lock()
+	l, to := p.log, min(p.todo.advance, p.tail.position)
+	p.todo.advance = -1
+	p.mu.Unlock()
+	n := l.AdvanceStart(to)
+	if n == l {
+		return nil
+	}
+	return p.put(ctx, func(r *ledger.Record) { r.Log = *n })
+}
+
+// failed makes the partition FAILED, in the ledger too.
+func (p *Partition) failed(ctx context.Context) error {
+	p.mu.Lock()
+	err := p.todo.err
+	var f *failure
+	if !errors.As(err, &f) {
+		f = &failure{reason: reasonSource, err: err}
+	}
+	if p.inflight != nil {
+		p.markUnsure(p.sentAt)
+		p.inflight = nil
+	}
+	p.dropQueue()
+	p.settled()
+	p.phase = phaseFailed
+	p.errOp = f.Error()
+	p.todo = todo{advance: -1}
+	retries := p.rec.Retries + 1
+	if p.produced() {
+		retries = 1
+	}
+	if f.permanent {
+		retries = -1
+	}
+	prev := p.rec.State
+	if prev == epoch.StateFailed {
+		prev = p.rec.Previous
+	}
+	p.mu.Unlock()
+	p.met.failures(f.reason)
+	p.slog.Error("FAILED", "reason", f.reason, "err", f.err, "retries", retries)
+	err = p.put(ctx, func(r *ledger.Record) {
+		r.State, r.Previous, r.Error, r.Retries = epoch.StateFailed, prev, f.Error(), retries
+	})
+	if err != nil && !errors.Is(err, ledger.ErrFenced) && ctx.Err() == nil {
+		// It stays failed in memory, and the next owner finds out by itself.
+		p.slog.Warn("FAILED could not be written to the ledger", "err", err)
+		p.mu.Lock()
+		p.rec = p.rec.Next()
+		p.rec.StateEpoch--
+		p.rec.Retries = retries
+		p.mu.Unlock()
+		return nil
+	}
+	return err
+}
+
+// produced: something was appended since the partition last left FAILED. mu is
+// held.
+func (p *Partition) produced() bool {
+	was := p.stats.progressed
+	p.stats.progressed = false
+	return was
+}
+
+// retry waits for the next try of a FAILED partition and takes it back to where
+// it was (F13).
+func (p *Partition) retry(ctx context.Context) error {
+	p.mu.Lock()
+	n := max(p.rec.Retries, 1)
+	prev := p.rec.Previous
+	p.mu.Unlock()
+	pause(ctx, backoff(n-1, p.eng.Tuning.RetryMin, p.eng.Tuning.RetryMax))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.phase != phaseFailed {
+		return nil
+	}
+	if prev == epoch.StatePaused || prev == epoch.StatePausing || prev == epoch.StateStopping {
+		p.phase = phaseIdle
+		return nil
+	}
+	// The ledger says MIRRORING again with the write that recover makes.
+	p.phase = phaseRecover
+	p.todo = todo{advance: -1, regen: &regen{why: "retry"}}
+	return nil
+}
+
+// note remembers an error for describe and metrics.
+func (p *Partition) note(err error) {
+	p.mu.Lock()
+	p.errOp = err.Error()
+	p.mu.Unlock()
+}

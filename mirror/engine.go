@@ -1,0 +1,445 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// Store is what an engine needs of the ledger ([ledger.View] and
+// [ledger.Writer] together).
+type Store interface {
+	// Partition is the newest snapshot as read back, nil when there is none.
+	Partition(topic string, p int32) *ledger.Partition
+	// Put writes r, whose StateEpoch is that of the record it replaces plus
+	// one ([ledger.Record.Next]), and returns when it has been read back.
+	// ledger.ErrFenced: another instance owns the partition now.
+	Put(ctx context.Context, r *ledger.Record) error
+}
+
+// Tuning are a mirror's settings; zero values are replaced by the defaults
+// named here.
+type Tuning struct {
+	Acks                   int16         // -1 (all, also for 0) or 1 (leader)
+	FetchMaxBytes          int32         // 16 MiB
+	FetchPartitionMaxBytes int32         // 1 MiB
+	FetchWaitMax           time.Duration // 500 ms
+	ProduceMaxBytes        int           // of one request; 8 MiB
+	ProduceTimeout         time.Duration // 30 s
+	Lanes                  int           // connections to each destination broker; 1
+	SlowWorkers            int           // 2
+	RetryMin, RetryMax     time.Duration // of FAILED; 100 ms, 300 s
+	RetryAttempts          int           // 20
+	FencingStep            int32         // how far a bump goes above the source's leader epoch; 10
+}
+
+func (t *Tuning) defaults() {
+	if t.Acks == 0 {
+		t.Acks = -1
+	}
+	def(&t.FetchMaxBytes, 16<<20)
+	def(&t.FetchPartitionMaxBytes, 1<<20)
+	def(&t.FetchWaitMax, 500*time.Millisecond)
+	def(&t.ProduceMaxBytes, 8<<20)
+	def(&t.ProduceTimeout, 30*time.Second)
+	def(&t.Lanes, 1)
+	def(&t.SlowWorkers, 2)
+	def(&t.RetryMin, 100*time.Millisecond)
+	def(&t.RetryMax, 300*time.Second)
+	def(&t.RetryAttempts, 20)
+	def(&t.FencingStep, 10)
+}
+
+func def[T ~int | ~int32 | ~int64](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+// EngineOptions: all but the callbacks and Tuning are required.
+type EngineOptions struct {
+	Mirror       string
+	Source, Dest *kconn.Dialer
+	Store        Store
+	Memory       *Memory // one for the process
+	Metrics      *Metrics
+	Logger       *slog.Logger
+	Tuning       Tuning
+	// RefreshSource and RefreshDest ask for newer metadata soon; they must not
+	// block, and are called often while something is wrong.
+	RefreshSource, RefreshDest func()
+	// Fenced is told that another instance owns the partition now, which has
+	// stopped. It must not block; Remove the partition from elsewhere.
+	Fenced func(topic string, partition int32)
+}
+
+// Cluster is a snapshot of a cluster's metadata. It is not changed after it
+// was handed over.
+type Cluster struct {
+	Brokers map[int32]string // node id -> host:port
+	Topics  map[string]*TopicMeta
+}
+
+// TopicMeta is one topic of a Cluster. ID is zero when the cluster has no
+// topic ids.
+type TopicMeta struct {
+	ID         ledger.ID
+	Partitions []PartitionMeta // by partition
+}
+
+// PartitionMeta: Leader -1 and Epoch -1 stand for unknown.
+type PartitionMeta struct {
+	Leader int32
+	Epoch  int32
+}
+
+// leader is where a partition is led, as one side's metadata has it.
+type leader struct {
+	known  bool // the topic is in the metadata
+	broker int32
+	addr   string
+	epoch  int32
+	id     ledger.ID
+}
+
+func (c *Cluster) leader(topic string, p int32) leader {
+	l := leader{broker: -1, epoch: -1}
+	if c == nil {
+		return l
+	}
+	t := c.Topics[topic]
+	if t == nil || int(p) >= len(t.Partitions) {
+		return l
+	}
+	m := t.Partitions[p]
+	l.known, l.id, l.broker, l.epoch = true, t.ID, m.Leader, m.Epoch
+	l.addr = c.Brokers[m.Leader]
+	if l.addr == "" {
+		l.broker = -1
+	}
+	return l
+}
+
+type partKey struct {
+	topic     string
+	partition int32
+}
+
+type laneKey struct {
+	broker int32
+	lane   int
+}
+
+// Engine mirrors partitions of one mirror. Its methods may be called from any
+// goroutine, before Run too.
+type Engine struct {
+	EngineOptions
+	src, dst *connPool
+	slow     *slowPool
+
+	mu       sync.Mutex
+	group    *errgroup.Group
+	ctx      context.Context // of Run; nil before
+	stopped  bool            // Run is ending: no more goroutines
+	waiting  []func()        // goroutines to start in Run
+	parts    map[partKey]*Partition
+	source   *Cluster
+	dest     *Cluster
+	fetchers map[int32]*fetcher
+	writers  map[laneKey]*writer
+}
+
+// NewEngine makes an engine without partitions.
+func NewEngine(o EngineOptions) *Engine {
+	o.Tuning.defaults()
+	if o.RefreshSource == nil {
+		o.RefreshSource = func() {}
+	}
+	if o.RefreshDest == nil {
+		o.RefreshDest = func() {}
+	}
+	if o.Fenced == nil {
+		o.Fenced = func(string, int32) {}
+	}
+	e := &Engine{
+		EngineOptions: o,
+		parts:         map[partKey]*Partition{},
+		fetchers:      map[int32]*fetcher{},
+		writers:       map[laneKey]*writer{},
+	}
+	e.src, e.dst = newConnPool(o.Source), newConnPool(o.Dest)
+	e.slow = newSlowPool()
+	return e
+}
+
+// Run runs everything until ctx ends, and returns when every goroutine has.
+// Partitions are not released by it: Remove them first for a clean hand-over.
+func (e *Engine) Run(ctx context.Context) error {
+	e.mu.Lock()
+	if e.ctx != nil {
+		e.mu.Unlock()
+		return errors.New("mirror: Engine.Run called twice")
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	e.group, e.ctx = g, ctx
+	for range e.Tuning.SlowWorkers {
+		g.Go(func() error { e.slow.work(ctx); return nil })
+	}
+	for _, f := range e.waiting {
+		f()
+	}
+	e.waiting = nil
+	e.mu.Unlock()
+	// The group must not reach zero while goroutines may still be added.
+	g.Go(func() error {
+		<-ctx.Done()
+		e.mu.Lock()
+		e.stopped = true
+		e.mu.Unlock()
+		return nil
+	})
+	err := g.Wait()
+	e.src.close()
+	e.dst.close()
+	e.mu.Lock()
+	for _, p := range e.parts {
+		p.shutdown()
+	}
+	e.mu.Unlock()
+	return err
+}
+
+// spawn starts f with the engine, or at once when it runs. It returns what
+// ends and then waits for it. mu is held.
+func (e *Engine) spawn(f func(ctx context.Context)) (stop func()) {
+	done := make(chan struct{})
+	var cancel atomic.Pointer[context.CancelFunc]
+	var stopped atomic.Bool
+	start := func() {
+		ctx, c := context.WithCancel(e.ctx)
+		cancel.Store(&c)
+		if stopped.Load() {
+			c()
+		}
+		e.group.Go(func() error {
+			defer close(done)
+			defer c()
+			f(ctx)
+			return nil
+		})
+	}
+	started := e.ctx != nil
+	if started {
+		if e.stopped {
+			close(done)
+			return func() {}
+		}
+		start()
+	} else {
+		e.waiting = append(e.waiting, start)
+	}
+	return func() {
+		stopped.Store(true)
+		if c := cancel.Load(); c != nil {
+			(*c)()
+			<-done
+		}
+	}
+}
+
+// Spec names a partition to mirror. Its ledger record must exist.
+type Spec struct {
+	Topic     string
+	Partition int32
+	Compacted bool // the destination topic's cleanup.policy contains compact (hazard H1)
+}
+
+// Add starts a partition from what the ledger says of it. The ledger partition
+// must have been acquired.
+func (e *Engine) Add(s Spec) *Partition {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	k := partKey{s.Topic, s.Partition}
+	if p := e.parts[k]; p != nil {
+		return p
+	}
+	p := newPartition(e, s)
+	e.parts[k] = p
+	p.stop = e.spawn(p.run)
+	p.setSource(e.source.leader(s.Topic, s.Partition), e.source != nil)
+	p.setDest(e.dest.leader(s.Topic, s.Partition))
+	e.route()
+	return p
+}
+
+// Remove stops a partition: nothing new is fetched, what is in flight is waited
+// for until ctx ends, and the last checkpoint is returned for the caller to
+// write. It says Released only when nothing was left in flight (M20). ok is
+// false when the partition had nothing to say.
+func (e *Engine) Remove(ctx context.Context, topic string, partition int32) (cp ledger.Checkpoint, ok bool) {
+	e.mu.Lock()
+	k := partKey{topic, partition}
+	p := e.parts[k]
+	delete(e.parts, k)
+	e.mu.Unlock()
+	if p == nil {
+		return cp, false
+	}
+	clean := p.quiesce(ctx)
+	p.stop()
+	cp, ok = p.checkpoint(true, clean)
+	p.shutdown()
+	e.mu.Lock()
+	e.route()
+	e.mu.Unlock()
+	return cp, ok
+}
+
+// Partition is a running partition, nil when there is none.
+func (e *Engine) Partition(topic string, partition int32) *Partition {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.parts[partKey{topic, partition}]
+}
+
+// Checkpoints are those of all partitions that moved since they were last asked
+// for. The caller writes them at least every 10 s (M22).
+func (e *Engine) Checkpoints() []ledger.Checkpoint {
+	var out []ledger.Checkpoint
+	for _, p := range e.all() {
+		if cp, ok := p.checkpoint(false, false); ok {
+			out = append(out, cp)
+		}
+	}
+	return out
+}
+
+func (e *Engine) all() []*Partition {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ps := make([]*Partition, 0, len(e.parts))
+	for _, p := range e.parts {
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+// SetSource hands over newer metadata of the source.
+func (e *Engine) SetSource(c *Cluster) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.source = c
+	for k, p := range e.parts {
+		p.setSource(c.leader(k.topic, k.partition), true)
+	}
+	e.route()
+}
+
+// SetDest hands over newer metadata of the destination. A new leader epoch
+// makes the partition re-read its tail and open a new generation (F4b), so it
+// should be polled every few seconds.
+func (e *Engine) SetDest(c *Cluster) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dest = c
+	for k, p := range e.parts {
+		p.setDest(c.leader(k.topic, k.partition))
+	}
+	e.route()
+}
+
+// route tells fetchers and writers which partitions are theirs. mu is held.
+func (e *Engine) route() {
+	fetch := map[int32][]*Partition{}
+	write := map[laneKey][]*Partition{}
+	for _, p := range e.parts {
+		s, d := p.leaders()
+		if s.broker >= 0 {
+			fetch[s.broker] = append(fetch[s.broker], p)
+		}
+		if d.broker >= 0 {
+			k := laneKey{d.broker, int(p.partition) % e.Tuning.Lanes}
+			write[k] = append(write[k], p)
+		}
+	}
+	for id, ps := range fetch {
+		addr := e.source.Brokers[id]
+		f := e.fetchers[id]
+		if f == nil || f.addr != addr {
+			f = newFetcher(e, id, addr)
+			if old := e.fetchers[id]; old != nil {
+				old.retire()
+			}
+			e.fetchers[id] = f
+			e.spawn(f.run)
+		}
+		f.setParts(sortParts(ps))
+	}
+	for id, f := range e.fetchers {
+		if fetch[id] == nil {
+			f.retire()
+			delete(e.fetchers, id)
+		}
+	}
+	for k, ps := range write {
+		addr := e.dest.Brokers[k.broker]
+		w := e.writers[k]
+		if w == nil || w.addr != addr {
+			w = newWriter(e, k.broker, addr)
+			if old := e.writers[k]; old != nil {
+				old.retire()
+			}
+			e.writers[k] = w
+			e.spawn(w.run)
+		}
+		w.setParts(sortParts(ps))
+	}
+	for k, w := range e.writers {
+		if write[k] == nil {
+			w.retire()
+			delete(e.writers, k)
+		}
+	}
+}
+
+func sortParts(ps []*Partition) []*Partition {
+	sort.Slice(ps, func(i, j int) bool {
+		if ps[i].topic != ps[j].topic {
+			return ps[i].topic < ps[j].topic
+		}
+		return ps[i].partition < ps[j].partition
+	})
+	return ps
+}
+
+// wakeChan is a channel that remembers one wake-up.
+type wakeChan chan struct{}
+
+func (w wakeChan) wake() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func (k partKey) String() string { return fmt.Sprintf("%s/%d", k.topic, k.partition) }

@@ -1,0 +1,147 @@
+package mirror
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+)
+
+// fetched takes in one partition's part of a Fetch answer, if it still stands
+// where it asked from. It says whether the source's metadata is out of date.
+func (p *Partition) fetched(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopicPartition, buf *kconn.Buffer) (stale bool) {
+	if a.ErrorCode != 0 {
+		return p.fetchFailed(token, a.ErrorCode)
+	}
+	stale = p.took(token, spec, a, buf)
+	p.mu.Lock()
+	dst := p.dst.broker
+	p.mu.Unlock()
+	p.eng.kickWriter(p, dst)
+	return stale
+}
+
+func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopicPartition, buf *kconn.Buffer) (stale bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.token != token || p.phase != phaseRun || p.todo.ask != nil {
+		return false
+	}
+	p.sourceTry, p.unknown = 0, 0
+	p.stats.lastFetch = time.Now()
+	if a.LastStableOffset >= 0 {
+		p.stats.sourceEnd = a.LastStableOffset
+	} else if a.HighWatermark >= 0 {
+		p.stats.sourceEnd = a.HighWatermark
+	}
+	if a.LogStartOffset >= 0 {
+		p.stats.sourceStart = a.LogStartOffset
+		if a.LogStartOffset > p.log.Start && p.todo.advance < a.LogStartOffset && min(a.LogStartOffset, p.tail.position) > p.log.Start {
+			p.todo.advance = a.LogStartOffset
+			p.wake.wake()
+		}
+	}
+	switch d := a.DivergingEpoch; {
+	case d.EndOffset >= 0 || d.Epoch >= 0:
+		p.question(&ask{kind: askDiverging, epoch: d.Epoch, end: d.EndOffset})
+		return false
+	case a.LastStableOffset >= 0 && a.LastStableOffset < spec.offset && a.HighWatermark >= spec.offset:
+		// A high watermark below the position is a new leader that has not
+		// caught up; a last stable offset alone is a transaction un-decided.
+		p.question(&ask{kind: askStable, end: a.LastStableOffset})
+		return false
+	}
+	if p.setOpen && a.HighWatermark >= 0 {
+		p.walk.open.until, p.setOpen = a.HighWatermark, false
+	}
+	p.errOp = ""
+	var failed error
+	stop := walkRecords(&p.walk, spec.current, a.RecordBatches, a.AbortedTransactions, func(c chunk) {
+		if failed == nil {
+			failed = p.enqueue(c, buf)
+		}
+	})
+	switch {
+	case failed != nil:
+		p.setTodoErr(failForGood(reasonSourceData, "the source's batch at offset %d can't be stamped: %w", stop.base, failed))
+	case stop.kind == stopNewerEpoch:
+		stale = true
+		p.backOff()
+	case stop.kind == stopRebase:
+		p.drainThen(func() { p.doubt("rebase", regen{force: true, hasCut: true, cut: stop.base}) })
+	case stop.kind == stopBareMirror:
+		p.setTodoErr(failForGood(reasonBareMirror, "%w", stop.err))
+	case stop.kind == stopOldFormat:
+		p.setTodoErr(failForGood(reasonSourceData, "the source has records of message format v0 or v1 at offset %d, which Lockstep does not convert: %w; let the source rewrite or expire them", stop.base, stop.err))
+	case stop.kind != stopNone:
+		p.setTodoErr(failForGood(reasonSourceData, "the source's data at offset %d: %w", stop.base, stop.err))
+	}
+	p.advance()
+	return stale
+}
+
+// question has a source's answer about our end looked into, with nothing queued
+// or in flight: what is, may be cut, so it is dropped and asked for again. mu is
+// held.
+func (p *Partition) question(a *ask) {
+	p.drainThen(func() {
+		p.todo.ask = a
+		p.wake.wake()
+	})
+}
+
+// drainThen runs f if nothing is queued or in flight. Otherwise the queue is
+// dropped, and the source is asked again, and will answer the same way, when
+// what is in flight has settled. mu is held.
+func (p *Partition) drainThen(f func()) {
+	if len(p.queue) == 0 && p.inflight == nil {
+		f()
+		return
+	}
+	p.dropQueue()
+	p.drain = true
+}
+
+// backOff lets the source rest after an error. mu is held.
+func (p *Partition) backOff() {
+	p.sourceWait = time.Now().Add(backoff(p.sourceTry, tryMin, tryMax))
+	p.sourceTry++
+}
+
+// holdFetch waits a moment before the same question is asked again. mu is held.
+func (p *Partition) holdFetch() { p.sourceWait = time.Now().Add(tryMin) }
+
+// fetchFailed takes in an error code (facts.md §3, §5).
+func (p *Partition) fetchFailed(token uint64, code int16) (stale bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.token != token || p.phase != phaseRun {
+		return false
+	}
+	err := kerr.ErrorForCode(code)
+	p.met.fetchError(errorCode(err))
+	p.errOp = fmt.Sprintf("fetch from the source: %v", err)
+	switch {
+	case code == kerr.OffsetOutOfRange.Code:
+		p.question(&ask{kind: askRange})
+	case staleMetadata(code):
+		p.backOff()
+		return true
+	case unknownTopic(code):
+		// Deleted or created again, if the next metadata says so (setSource).
+		p.unknown++
+		p.backOff()
+		return true
+	case code == kerr.TopicAuthorizationFailed.Code:
+		p.setTodoErr(fail(reasonAuth, "Lockstep's user may not read the source topic: give it READ and DESCRIBE there: %w", err))
+	case code == kerr.CorruptMessage.Code:
+		p.setTodoErr(fail(reasonSourceData, "the source says that its log is corrupt: %w", err))
+	default:
+		p.backOff()
+		return true
+	}
+	return false
+}

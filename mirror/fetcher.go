@@ -1,0 +1,297 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+)
+
+// fetcher reads from one source broker for all partitions led there.
+type fetcher struct {
+	eng    *Engine
+	broker int32
+	addr   string
+	wake   wakeChan
+
+	mu      sync.Mutex
+	parts   []*Partition
+	retired bool
+	cancel  context.CancelFunc
+}
+
+func newFetcher(e *Engine, broker int32, addr string) *fetcher {
+	return &fetcher{eng: e, broker: broker, addr: addr, wake: make(wakeChan, 1)}
+}
+
+func (f *fetcher) setParts(ps []*Partition) {
+	f.mu.Lock()
+	f.parts = ps
+	f.mu.Unlock()
+	f.wake.wake()
+}
+
+func (f *fetcher) partitions() []*Partition {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.parts
+}
+
+// retire ends the fetcher; its goroutine is waited for by Engine.Run.
+func (f *fetcher) retire() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.retired, f.parts = true, nil
+	if f.cancel != nil {
+		f.cancel()
+	}
+}
+
+func (f *fetcher) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f.mu.Lock()
+	f.cancel = cancel
+	if f.retired {
+		cancel()
+	}
+	f.mu.Unlock()
+	var conn *kconn.Conn
+	defer func() {
+		if conn != nil {
+			conn.Close()
+		}
+	}()
+	for try, turn := 0, 0; ctx.Err() == nil; turn++ {
+		if conn == nil || conn.Closed() {
+			var err error
+			if conn, err = f.dial(ctx); err != nil {
+				f.broken(ctx, err, try)
+				try++
+				continue
+			}
+		}
+		asked, wait, again := f.collect(turn, conn)
+		if len(asked) == 0 {
+			f.sleep(ctx, again)
+			continue
+		}
+		if err := f.fetch(ctx, conn, asked, wait); err != nil {
+			f.broken(ctx, err, try)
+			try++
+			continue
+		}
+		try = 0
+	}
+}
+
+func (f *fetcher) dial(ctx context.Context) (*kconn.Conn, error) {
+	c, err := f.eng.Source.Dial(ctx, f.addr)
+	if err != nil {
+		if !canceled(ctx) {
+			f.eng.Metrics.dials.WithLabelValues(f.eng.Mirror, "source", kconn.Name(err)).Inc()
+		}
+		return nil, err
+	}
+	c.Admit = func(ctx context.Context, size int) (func(), error) { return f.eng.Memory.acquire(ctx, size) }
+	return c, nil
+}
+
+// broken reports a connection error and waits.
+func (f *fetcher) broken(ctx context.Context, err error, try int) {
+	if canceled(ctx) {
+		return
+	}
+	d := backoff(try, tryMin, tryMax)
+	f.eng.Logger.Warn("source broker: will try again", "mirror", f.eng.Mirror, "conn", f.addr, "err", err, "cause", kconn.Name(err), "in", d)
+	f.eng.Metrics.fetchErrs.WithLabelValues(f.eng.Mirror, errorCode(err)).Inc()
+	for _, p := range f.partitions() {
+		p.note(err)
+	}
+	f.eng.RefreshSource()
+	pause(ctx, d)
+}
+
+// sleep waits for a change, or until a partition's back-off is over.
+func (f *fetcher) sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-f.wake:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// asked is one partition's part of a request.
+type asked struct {
+	p     *Partition
+	token uint64
+	spec  fetchSpec
+}
+
+// fetchSpec is what to ask for.
+type fetchSpec struct {
+	offset    int64
+	current   int32 // CurrentLeaderEpoch
+	lastEpoch int32 // LastFetchedEpoch
+	id        [16]byte
+}
+
+// busyWait is how long a broker may hold a fetch that leaves out a partition
+// whose queue is full: it will want data again long before the ordinary wait is
+// over.
+const busyWait = 5 * time.Millisecond
+
+// collect finds the partitions that can take data. turn moves the first one, as
+// brokers fill an answer in the order of the request. again: when to look
+// anew if there is none.
+func (f *fetcher) collect(turn int, conn *kconn.Conn) (list []asked, wait, again time.Duration) {
+	wait, again = f.eng.Tuning.FetchWaitMax, time.Second
+	ps := f.partitions()
+	r, _ := conn.Versions(int16(kmsg.Fetch))
+	now := time.Now()
+	for i := range ps {
+		p := ps[(i+turn)%len(ps)]
+		spec, token, st := p.fetchSpec(f.broker, r.Max >= 12, now)
+		switch st {
+		case fetchReady:
+			list = append(list, asked{p, token, spec})
+		case fetchFull:
+			wait = min(wait, busyWait)
+		case fetchWaits:
+			wait = min(wait, 2*tryMin)
+			again = min(again, tryMin)
+		}
+	}
+	return list, wait, again
+}
+
+type fetchState uint8
+
+const (
+	fetchNot   fetchState = iota // until something else happens
+	fetchReady                   // now
+	fetchFull                    // when the queue drains
+	fetchWaits                   // when its back-off is over
+)
+
+// fetchSpec says what to ask the source for.
+func (p *Partition) fetchSpec(broker int32, truncates bool, now time.Time) (fetchSpec, uint64, fetchState) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.phase != phaseRun || p.src.broker != broker || p.todo.ask != nil || p.todo.err != nil:
+		return fetchSpec{}, 0, fetchNot
+	case now.Before(p.sourceWait):
+		return fetchSpec{}, 0, fetchWaits
+	case p.drain && (len(p.queue) > 0 || p.inflight != nil):
+		return fetchSpec{}, 0, fetchFull
+	case p.queued >= 2*int(p.eng.Tuning.FetchPartitionMaxBytes) || len(p.queue) >= maxQueue:
+		return fetchSpec{}, 0, fetchFull
+	}
+	if !truncates && p.walk.epoch >= 0 && p.asked != p.src.epoch {
+		if len(p.queue) > 0 || p.inflight != nil {
+			p.drain = true
+			return fetchSpec{}, 0, fetchFull
+		}
+		p.todo.ask = &ask{kind: askEpoch}
+		p.wake.wake()
+		return fetchSpec{}, 0, fetchNot
+	}
+	return fetchSpec{offset: p.walk.position, current: p.src.epoch, lastEpoch: p.walk.epoch, id: p.src.id}, p.token, fetchReady
+}
+
+// maxQueue bounds a queue of many tiny batches.
+const maxQueue = 4096
+
+// fetch sends one request and hands the answers out.
+func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wait time.Duration) error {
+	hi := int16(18)
+	for i := range list {
+		if list[i].spec.id == [16]byte{} {
+			hi = 12
+		}
+	}
+	v, err := conn.Version(int16(kmsg.Fetch), 4, hi)
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	t := &f.eng.Tuning
+	req := kmsg.NewPtrFetchRequest()
+	req.Version, req.ReplicaID, req.MaxWaitMillis, req.MinBytes = v, -1, int32(wait.Milliseconds()), 1
+	req.MaxBytes, req.IsolationLevel = t.FetchMaxBytes, 1
+	req.SessionID, req.SessionEpoch = 0, -1
+	byName := make(map[string]int, len(list))
+	byID := make(map[[16]byte]string, len(list))
+	ask := make(map[partKey]*asked, len(list))
+	for i := range list {
+		a := &list[i]
+		at, ok := byName[a.p.topic]
+		if !ok {
+			at = len(req.Topics)
+			rt := kmsg.NewFetchRequestTopic()
+			rt.Topic, rt.TopicID = a.p.topic, a.spec.id
+			req.Topics = append(req.Topics, rt)
+			byName[a.p.topic], byID[a.spec.id] = at, a.p.topic
+		}
+		rp := kmsg.NewFetchRequestTopicPartition()
+		rp.Partition, rp.CurrentLeaderEpoch, rp.FetchOffset = a.p.partition, a.spec.current, a.spec.offset
+		rp.LastFetchedEpoch, rp.PartitionMaxBytes = a.spec.lastEpoch, t.FetchPartitionMaxBytes
+		req.Topics[at].Partitions = append(req.Topics[at].Partitions, rp)
+		ask[partKey{a.p.topic, a.p.partition}] = a
+	}
+	buf, err := conn.RoundTripRaw(ctx, req.Key(), v, net.Buffers{req.AppendTo(nil)}, wait)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	resp := kmsg.NewPtrFetchResponse()
+	resp.Version = v
+	if err := resp.ReadFrom(buf.Bytes()); err != nil { // record bytes alias buf
+		conn.Close()
+		return fmt.Errorf("%w: Fetch v%d: %w", kconn.ErrNonsense, v, err)
+	}
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		if unknownTopic(resp.ErrorCode) { // of topic ids, for the whole request
+			for i := range list {
+				list[i].p.fetchFailed(list[i].token, resp.ErrorCode)
+			}
+			return nil
+		}
+		return fmt.Errorf("Fetch: %w", err)
+	}
+	stale := false
+	for i := range resp.Topics {
+		rt := &resp.Topics[i]
+		name := rt.Topic
+		if v >= 13 {
+			name = byID[rt.TopicID]
+		}
+		for j := range rt.Partitions {
+			rp := &rt.Partitions[j]
+			a := ask[partKey{name, rp.Partition}]
+			if a == nil {
+				conn.Close()
+				return fmt.Errorf("%w: Fetch answer for %s/%d, which was not asked for", kconn.ErrNonsense, name, rp.Partition)
+			}
+			if a.p.fetched(a.token, a.spec, rp, buf) {
+				stale = true
+			}
+		}
+	}
+	if stale {
+		f.eng.RefreshSource()
+	}
+	return nil
+}
+
+func itoa(n int32) string { return strconv.Itoa(int(n)) }

@@ -1,0 +1,150 @@
+package mirror
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+)
+
+// Metrics are the mirror's Prometheus collectors, one set for a process.
+type Metrics struct {
+	bytes, batches, records, slow   *prometheus.CounterVec
+	gens, foreign, gaps, gapOffsets *prometheus.CounterVec
+	fetchErrs, produceErrs, fails   *prometheus.CounterVec
+	dials                           *prometheus.CounterVec
+
+	mu    sync.Mutex
+	parts map[*Partition]struct{}
+}
+
+// NewMetrics makes the collectors and registers them, if there is a registerer.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "lockstep", Subsystem: "mirror", Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		bytes:       vec("bytes_total", "Bytes of record batches appended to the destination.", "mirror", "topic"),
+		batches:     vec("batches_total", "Record batches appended to the destination.", "mirror", "topic"),
+		records:     vec("offsets_total", "Source offsets of the batches appended.", "mirror", "topic"),
+		slow:        vec("slow_batches_total", "Batches re-encoded: holes inside, or timestamp type LogAppendTime.", "mirror", "topic"),
+		gens:        vec("generations_total", "New generations by cause.", "mirror", "topic", "cause"),
+		foreign:     vec("foreign_batches_total", "Times that something not written by this owner was found in front of a batch.", "mirror", "topic"),
+		gaps:        vec("gaps_total", "Times that the source's retention passed the mirror.", "mirror", "topic"),
+		gapOffsets:  vec("gap_offsets_total", "Source offsets that were removed before they were mirrored.", "mirror", "topic"),
+		fetchErrs:   vec("fetch_errors_total", "Failed fetches from the source by code.", "mirror", "code"),
+		produceErrs: vec("produce_errors_total", "Failed produces to the destination by code.", "mirror", "code"),
+		fails:       vec("failed_total", "Times that a partition went FAILED, by reason.", "mirror", "topic", "reason"),
+		dials:       vec("connect_errors_total", "Failed connections by side and cause.", "mirror", "side", "cause"),
+		parts:       map[*Partition]struct{}{},
+	}
+	if reg != nil {
+		reg.MustRegister(m.bytes, m.batches, m.records, m.slow, m.gens, m.foreign, m.gaps, m.gapOffsets, m.fetchErrs, m.produceErrs, m.fails, m.dials, lagCollector{m})
+	}
+	return m
+}
+
+// partMetrics are the counters of one partition, bound to their labels once.
+type partMetrics struct {
+	m                      *Metrics
+	mirror, topic          string
+	bytes, batches         prometheus.Counter
+	records, slow, foreign prometheus.Counter
+	gaps, gapOffsets       prometheus.Counter
+}
+
+func (m *Metrics) partition(mirror, topic string) partMetrics {
+	return partMetrics{
+		m: m, mirror: mirror, topic: topic,
+		bytes: m.bytes.WithLabelValues(mirror, topic), batches: m.batches.WithLabelValues(mirror, topic),
+		records: m.records.WithLabelValues(mirror, topic), slow: m.slow.WithLabelValues(mirror, topic),
+		foreign: m.foreign.WithLabelValues(mirror, topic),
+		gaps:    m.gaps.WithLabelValues(mirror, topic), gapOffsets: m.gapOffsets.WithLabelValues(mirror, topic),
+	}
+}
+
+func (p *partMetrics) generation(cause string) {
+	p.m.gens.WithLabelValues(p.mirror, p.topic, cause).Inc()
+}
+
+func (p *partMetrics) failures(reason string) {
+	p.m.fails.WithLabelValues(p.mirror, p.topic, reason).Inc()
+}
+
+func (p *partMetrics) fetchError(code string) { p.m.fetchErrs.WithLabelValues(p.mirror, code).Inc() }
+
+func (p *partMetrics) produceError(code string) {
+	p.m.produceErrs.WithLabelValues(p.mirror, code).Inc()
+}
+
+// verdict counts what a re-read of the tail met.
+func (p *partMetrics) verdict(v epoch.Verdict) {
+	if v == epoch.Foreign {
+		p.foreign.Inc()
+	}
+}
+
+func (m *Metrics) add(p *Partition)    { m.mu.Lock(); m.parts[p] = struct{}{}; m.mu.Unlock() }
+func (m *Metrics) remove(p *Partition) { m.mu.Lock(); delete(m.parts, p); m.mu.Unlock() }
+
+// Lag is how far a partition is behind its source.
+type Lag struct {
+	Offsets int64         // source offsets up to its last stable offset
+	Bytes   int64         // estimated by the mean size so far
+	Time    time.Duration // since it had caught up last
+}
+
+// Lag is zero when the partition has caught up, or when nothing is known yet.
+func (p *Partition) Lag() Lag {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var l Lag
+	if p.stats.sourceEnd > p.tail.position {
+		l.Offsets = p.stats.sourceEnd - p.tail.position
+		l.Time = time.Since(p.stats.caughtUp)
+		if p.stats.records > 0 {
+			l.Bytes = int64(float64(l.Offsets) * float64(p.stats.bytes) / float64(p.stats.records))
+		}
+	}
+	return l
+}
+
+var (
+	lagLabels  = []string{"mirror", "topic", "partition"}
+	descLag    = prometheus.NewDesc("lockstep_mirror_lag_records", "Source offsets not yet mirrored.", lagLabels, nil)
+	descLagB   = prometheus.NewDesc("lockstep_mirror_lag_bytes", "Estimated bytes not yet mirrored.", lagLabels, nil)
+	descLagT   = prometheus.NewDesc("lockstep_mirror_lag_seconds", "Time since the partition had caught up.", lagLabels, nil)
+	descFailed = prometheus.NewDesc("lockstep_mirror_partition_failed", "1 while the partition is FAILED.", lagLabels, nil)
+)
+
+// lagCollector computes the lag of every partition when it is asked for.
+type lagCollector struct{ m *Metrics }
+
+func (c lagCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- descLag
+	ch <- descLagB
+	ch <- descLagT
+	ch <- descFailed
+}
+
+func (c lagCollector) Collect(ch chan<- prometheus.Metric) {
+	c.m.mu.Lock()
+	ps := make([]*Partition, 0, len(c.m.parts))
+	for p := range c.m.parts {
+		ps = append(ps, p)
+	}
+	c.m.mu.Unlock()
+	for _, p := range ps {
+		l, failed := p.Lag(), 0.0
+		if p.Status().Failed {
+			failed = 1
+		}
+		labels := []string{p.eng.Mirror, p.topic, itoa(p.partition)}
+		ch <- prometheus.MustNewConstMetric(descLag, prometheus.GaugeValue, float64(l.Offsets), labels...)
+		ch <- prometheus.MustNewConstMetric(descLagB, prometheus.GaugeValue, float64(l.Bytes), labels...)
+		ch <- prometheus.MustNewConstMetric(descLagT, prometheus.GaugeValue, l.Time.Seconds(), labels...)
+		ch <- prometheus.MustNewConstMetric(descFailed, prometheus.GaugeValue, failed, labels...)
+	}
+}

@@ -1,0 +1,105 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// slowPool re-encodes batches that a broker won't take as they are (DESIGN §6)
+// on a few goroutines. What waits is bounded by Memory: each job's batch lies
+// in a fetch buffer.
+type slowPool struct {
+	mu   sync.Mutex
+	jobs []slowJob
+	wake wakeChan
+}
+
+type slowJob struct {
+	p     *Partition
+	it    *item
+	batch protocol.Batch
+	stamp protocol.Stamp
+	buf   *kconn.Buffer // retained while the job lives
+}
+
+func newSlowPool() *slowPool { return &slowPool{wake: make(wakeChan, 1)} }
+
+func (s *slowPool) submit(j slowJob) {
+	j.buf.Retain()
+	s.mu.Lock()
+	s.jobs = append(s.jobs, j)
+	s.mu.Unlock()
+	s.wake.wake()
+}
+
+func (s *slowPool) next() (slowJob, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.jobs) == 0 {
+		return slowJob{}, false
+	}
+	j := s.jobs[0]
+	s.jobs[0] = slowJob{}
+	s.jobs = s.jobs[1:]
+	if len(s.jobs) > 0 {
+		s.wake.wake() // another worker may help
+	}
+	return j, true
+}
+
+// work runs jobs until ctx ends, then drops what is left.
+func (s *slowPool) work(ctx context.Context) {
+	rec := protocol.NewRecoder(protocol.DefaultMaxOut)
+	for {
+		j, ok := s.next()
+		switch {
+		case ok && ctx.Err() != nil:
+			j.buf.Release()
+		case ok:
+			j.run(ctx, rec)
+		case ctx.Err() != nil:
+			return
+		default:
+			select {
+			case <-s.wake:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+func (j slowJob) run(ctx context.Context, rec *protocol.Recoder) {
+	defer j.buf.Release()
+	out, err := rec.Densify(j.batch, j.batch.LogAppendTime())
+	if err == nil {
+		err = out.WriteStamp(j.stamp)
+	}
+	p := j.p
+	p.mu.Lock()
+	p.reencoded(j.it, out, err)
+	dst := p.dst.broker
+	p.mu.Unlock()
+	p.eng.kickWriter(p, dst)
+}
+
+// reencoded takes in the slow path's result. mu is held.
+func (p *Partition) reencoded(it *item, out protocol.Batch, err error) {
+	if it.dropped {
+		return
+	}
+	if err != nil {
+		advice := "read it on the source with kafka-dump-log"
+		if errors.Is(err, protocol.ErrTooLarge) {
+			advice = "it decompresses to more than Lockstep allows one batch"
+		}
+		p.setTodoErr(failForGood(reasonSourceData, "the source's batch at offset %d can't be re-encoded: %w; %s", it.base, err, advice))
+		return
+	}
+	p.queued += out.Size() - it.size
+	it.free() // the source's bytes are no longer needed
+	it.batch, it.size, it.ready = out, out.Size(), true
+}

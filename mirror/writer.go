@@ -1,0 +1,370 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+)
+
+// writer produces to one destination broker for all partitions led there that
+// are of its lane: one request at a time, one batch for each partition in it.
+type writer struct {
+	eng    *Engine
+	broker int32
+	addr   string
+	wake   wakeChan
+
+	mu      sync.Mutex
+	parts   []*Partition
+	retired bool
+	cancel  context.CancelFunc
+}
+
+func newWriter(e *Engine, broker int32, addr string) *writer {
+	return &writer{eng: e, broker: broker, addr: addr, wake: make(wakeChan, 1)}
+}
+
+func (w *writer) setParts(ps []*Partition) {
+	w.mu.Lock()
+	w.parts = ps
+	w.mu.Unlock()
+	w.wake.wake()
+}
+
+func (w *writer) partitions() []*Partition {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.parts
+}
+
+// retire ends the writer; its goroutine is waited for by Engine.Run.
+func (w *writer) retire() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.retired, w.parts = true, nil
+	if w.cancel != nil {
+		w.cancel()
+	}
+}
+
+// idleLimit is how long a connection may lie unused before it is replaced
+// rather than tried: brokers close theirs after connections.max.idle.ms (10
+// minutes), and a batch sent into a closed one would have an unknown outcome.
+const idleLimit = 4 * time.Minute
+
+// sent is one partition's part of a request.
+type sent struct {
+	p  *Partition
+	it *item
+	at leader
+}
+
+func (w *writer) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w.mu.Lock()
+	w.cancel = cancel
+	if w.retired {
+		cancel()
+	}
+	w.mu.Unlock()
+	var (
+		conn *kconn.Conn
+		used time.Time
+		enc  produceEncoder
+		list []sent
+	)
+	defer func() {
+		if conn != nil {
+			conn.Close()
+		}
+	}()
+	for try, turn := 0, 0; ctx.Err() == nil; turn++ {
+		list = w.collect(list[:0], turn)
+		if len(list) == 0 {
+			w.sleep(ctx)
+			continue
+		}
+		if conn != nil && time.Since(used) > idleLimit {
+			conn.Close()
+		}
+		var err error
+		if conn == nil || conn.Closed() {
+			conn, err = w.dial(ctx)
+		}
+		if err == nil {
+			err = w.produce(ctx, conn, &enc, list)
+			used = time.Now()
+		}
+		if err != nil {
+			w.broken(ctx, err, list, try)
+			try++
+		} else {
+			try = 0
+		}
+		for i := range list {
+			list[i].it.free()
+			list[i] = sent{}
+		}
+		if err != nil && ctx.Err() == nil {
+			pause(ctx, backoff(try-1, tryMin, tryMax))
+		}
+	}
+}
+
+func (w *writer) sleep(ctx context.Context) {
+	t := time.NewTimer(time.Second) // refused produces are tried again
+	defer t.Stop()
+	select {
+	case <-w.wake:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// collect takes the next batch of each partition up to a request's size; turn
+// moves the first one, for fairness.
+func (w *writer) collect(list []sent, turn int) []sent {
+	ps := w.partitions()
+	room := w.eng.Tuning.ProduceMaxBytes
+	now := time.Now()
+	for i := range ps {
+		p := ps[(i+turn)%len(ps)]
+		limit := room
+		if len(list) == 0 {
+			limit = 1 << 30 // one batch always fits
+		}
+		it, at, ok := p.take(w.broker, limit, now)
+		if !ok {
+			continue
+		}
+		list = append(list, sent{p, it, at})
+		if room -= it.size; room <= 0 {
+			break
+		}
+	}
+	return list
+}
+
+func (w *writer) dial(ctx context.Context) (*kconn.Conn, error) {
+	c, err := w.eng.Dest.Dial(ctx, w.addr)
+	if err != nil {
+		if !canceled(ctx) {
+			w.eng.Metrics.dials.WithLabelValues(w.eng.Mirror, "destination", kconn.Name(err)).Inc()
+		}
+		return nil, errors.Join(kconn.ErrNotSent, err)
+	}
+	return c, nil
+}
+
+// broken reports a connection error. What was being sent has an unknown
+// outcome, unless no byte of it went out; every partition of the broker looks
+// at its tail again before the next write (F4b).
+func (w *writer) broken(ctx context.Context, err error, list []sent, try int) {
+	sure := errors.Is(err, kconn.ErrNotSent)
+	if !canceled(ctx) {
+		w.eng.Logger.Warn("destination broker: will try again", "mirror", w.eng.Mirror, "conn", w.addr, "err", err, "cause", kconn.Name(err), "try", try)
+		w.eng.Metrics.produceErrs.WithLabelValues(w.eng.Mirror, errorCode(err)).Inc()
+	}
+	for i := range list {
+		list[i].p.unsent(list[i].it, sure, err)
+	}
+	for _, p := range w.partitions() {
+		p.disconnected(w.broker)
+	}
+	w.eng.RefreshDest()
+}
+
+// produce sends one request and hands the answers out.
+func (w *writer) produce(ctx context.Context, conn *kconn.Conn, enc *produceEncoder, list []sent) error {
+	hi := int16(13)
+	for i := range list {
+		if list[i].at.id.IsZero() {
+			hi = 12
+		}
+	}
+	v, err := conn.Version(int16(kmsg.Produce), 3, hi)
+	if err != nil {
+		conn.Close()
+		return errors.Join(kconn.ErrNotSent, err)
+	}
+	t := &w.eng.Tuning
+	buf, err := conn.RoundTripRaw(ctx, int16(kmsg.Produce), v, enc.encode(v, t.Acks, int32(t.ProduceTimeout.Milliseconds()), list), t.ProduceTimeout)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	resp := kmsg.NewPtrProduceResponse()
+	resp.Version = v
+	if err := resp.ReadFrom(buf.Bytes()); err != nil {
+		conn.Close()
+		return fmt.Errorf("%w: Produce v%d: %w", kconn.ErrNonsense, v, err)
+	}
+	stale, left := false, len(list)
+	for i := range resp.Topics {
+		rt := &resp.Topics[i]
+		for j := range rt.Partitions {
+			rp := &rt.Partitions[j]
+			for k := range list {
+				s := &list[k]
+				if s.it == nil || s.p.partition != rp.Partition || v >= 13 && rt.TopicID != s.at.id || v < 13 && rt.Topic != s.p.topic {
+					continue
+				}
+				if s.p.settle(s.it, rp) {
+					stale = true
+				}
+				left--
+				break
+			}
+		}
+	}
+	if left != 0 {
+		conn.Close()
+		return fmt.Errorf("%w: Produce answer names %d partitions, sent were %d", kconn.ErrNonsense, len(list)-left, len(list))
+	}
+	if stale {
+		w.eng.RefreshDest()
+	}
+	return nil
+}
+
+// settle takes in the answer for what was in flight. It says whether the
+// destination's metadata may be out of date.
+func (p *Partition) settle(it *item, a *kmsg.ProduceResponseTopicPartition) (stale bool) {
+	src, stale := p.answer(it, a)
+	p.eng.kickFetcher(src)
+	return stale
+}
+
+func (p *Partition) answer(it *item, a *kmsg.ProduceResponseTopicPartition) (src int32, stale bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	src = p.src.broker
+	if p.inflight != it {
+		return src, false // given up meanwhile
+	}
+	p.inflight = nil
+	defer p.settled()
+	outcome := outcomeOf(a.ErrorCode)
+	if outcome != produceOK {
+		err := kerr.ErrorForCode(a.ErrorCode)
+		p.met.produceError(errorCode(err))
+		p.errOp = fmt.Sprintf("produce to the destination: %v", err)
+	}
+	switch outcome {
+	case produceRefused:
+		// Nothing else was in flight: the place is still free, the same
+		// generation goes on there.
+		p.dropQueue()
+		p.writeWait = time.Now().Add(backoff(p.produceTry, tryMin, tryMax))
+		p.sourceWait = p.writeWait
+		p.produceTry++
+		return src, true
+	case produceRejected:
+		p.setTodoErr(rejection(a.ErrorCode, a.ErrorMessage, it.size))
+		return src, false
+	case produceDoubt:
+		p.markUnsure(p.sentAt)
+		p.doubt(errorCode(kerr.ErrorForCode(a.ErrorCode)), regen{})
+		return src, true
+	}
+	base := a.BaseOffset
+	switch {
+	case base < p.expected:
+		// The leader lost what it had acknowledged. Our batch lies on a log
+		// that lacks its predecessors (H2, F3).
+		p.slog.Warn("the destination lost the end of its log", "base", base, "expected", p.expected)
+		p.markUnsure(base)
+		p.doubt("lost_tail", regen{force: true})
+		return src, true
+	case base > p.expected:
+		p.met.foreign.Inc()
+		p.slog.Warn("something else was written into the mirrored partition", "from", p.expected, "to", base)
+		if p.compacted {
+			p.todo.inspect = &stretch{p.expected, base, it.base}
+			p.wake.wake()
+		}
+	}
+	p.confirm(it, base)
+	return src, false
+}
+
+// confirm: it lies at physical offset base. mu is held.
+func (p *Partition) confirm(it *item, base int64) {
+	p.tail = tail{vEnd: it.vEnd, chainEnd: it.base + it.count, p: base + it.count, position: it.next, epoch: it.epoch, open: it.open}
+	p.expected = p.tail.p
+	p.produceTry = 0
+	p.stats.lastAppend = time.Now()
+	p.stats.bytes += int64(it.size)
+	p.stats.records += it.vEnd - it.base
+	p.stats.progressed = true
+	p.met.bytes.Add(float64(it.size))
+	p.met.batches.Inc()
+	p.met.records.Add(float64(it.vEnd - it.base))
+	p.sample(it.base, base, it.maxTS)
+	if p.phase == phaseRun || p.phase == phaseClosed {
+		p.publish()
+	}
+	p.advance()
+	if len(p.queue) > 0 && p.queue[0].batch != nil {
+		p.knownEpoch(p.queue[0])
+	}
+	if p.todo.ask != nil || p.todo.inspect != nil {
+		p.wake.wake()
+	}
+}
+
+// unsent: the request with it failed as a whole. sure: no byte of it went out.
+func (p *Partition) unsent(it *item, sure bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inflight != it {
+		return
+	}
+	p.inflight = nil
+	p.errOp = err.Error()
+	if !sure {
+		p.markUnsure(p.sentAt)
+	}
+	if p.phase == phaseRun {
+		p.doubt("connection", regen{})
+	}
+	p.settled()
+}
+
+// disconnected: the connection to the broker is gone. What this owner knows of
+// the tail has to be compared with the log again.
+func (p *Partition) disconnected(broker int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.phase == phaseRun && p.dst.broker == broker && p.inflight == nil {
+		p.doubt("connection", regen{})
+	}
+}
+
+// kickWriter wakes the writer of a partition.
+func (e *Engine) kickWriter(p *Partition, broker int32) {
+	e.mu.Lock()
+	w := e.writers[laneKey{broker, int(p.partition) % e.Tuning.Lanes}]
+	e.mu.Unlock()
+	if w != nil {
+		w.wake.wake()
+	}
+}
+
+// kickFetcher wakes the fetcher of a source broker.
+func (e *Engine) kickFetcher(broker int32) {
+	e.mu.Lock()
+	f := e.fetchers[broker]
+	e.mu.Unlock()
+	if f != nil {
+		f.wake.wake()
+	}
+}
