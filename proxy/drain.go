@@ -46,9 +46,7 @@ func (p *Proxy) closeAll() {
 	for _, l := range p.engine.loops {
 		l.post(func() {
 			for s := range l.sessions {
-				s.enter()
 				s.close(ReasonDraining, nil)
-				s.leave()
 			}
 		})
 	}

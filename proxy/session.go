@@ -3,8 +3,10 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"github.com/lockstep-kafka/lockstep/protocol"
@@ -83,11 +85,28 @@ func (p *Proxy) newSession(l *loop, client *sockConn, front *frontend, brokerID 
 
 func (s *session) enter() { s.depth++ }
 
+// leave is always deferred: a fault while one connection is served ends that
+// connection, not the process.
 func (s *session) leave() {
+	if r := recover(); r != nil {
+		s.fault(r)
+	}
 	if s.depth == 1 {
-		s.pump()
+		func() {
+			defer func() {
+				if r := recover(); r != nil {
+					s.fault(r)
+				}
+			}()
+			s.pump()
+		}()
 	}
 	s.depth--
+}
+
+func (s *session) fault(r any) {
+	s.log.Error("panic while serving a connection: please report it", "panic", r, "stack", string(debug.Stack()))
+	s.close(ReasonInternal, fmt.Errorf("panic: %v", r))
 }
 
 // pump starts what can go on now: the handled request whose turn it is, client
@@ -95,11 +114,14 @@ func (s *session) leave() {
 func (s *session) pump() {
 	for !s.closed {
 		switch {
-		case s.waiting != nil && s.x == nil && s.fifo.len() == 0 && !s.clientFull:
+		case s.waiting != nil && s.x == nil && s.fifo.len() == 0 && !s.overMark(&s.clientFull, s.client):
 			s.x, s.waiting = s.waiting, nil
 			s.x.start()
 		case len(s.pending) > 0 && s.upstream != nil && !s.blocked():
 			n := s.consume(s.pending)
+			if s.closed {
+				return // pending is gone
+			}
 			s.l.hold(-n)
 			s.pending = s.pending[:copy(s.pending, s.pending[n:])]
 		default:
@@ -145,24 +167,25 @@ func (s *session) precheck() bool {
 	return true
 }
 
-// updateReading pauses and resumes both sides. The marks have hysteresis, so a
-// slow reader toggles once per half a mark, not with every packet.
-func (s *session) updateReading() {
-	high := s.p.limits.ClientOutboundMax
-	full := func(was bool, c conn) bool {
-		if was {
-			return c.buffered() > high/2
-		}
-		return c.buffered() > high
+// overMark says whether what waits for c is above the mark. It has hysteresis,
+// so a slow reader toggles once per half a mark, not with every packet.
+func (s *session) overMark(is *bool, c conn) bool {
+	mark := s.p.limits.ClientOutboundMax
+	if *is {
+		mark /= 2
 	}
-	s.clientFull = full(s.clientFull, s.client)
+	*is = c.buffered() > mark
+	return *is
+}
+
+// updateReading pauses and resumes both sides.
+func (s *session) updateReading() {
 	clientOn := len(s.pending) == 0
 	if s.upstream == nil {
 		clientOn = len(s.pending) < prebufferBytes
 	} else {
-		s.upstreamFull = full(s.upstreamFull, s.upstream)
-		clientOn = clientOn && !s.upstreamFull
-		s.upstream.setReading(!s.clientFull)
+		clientOn = clientOn && !s.overMark(&s.upstreamFull, s.upstream)
+		s.upstream.setReading(!s.overMark(&s.clientFull, s.client))
 	}
 	s.client.setReading(clientOn)
 }
@@ -205,6 +228,9 @@ func (s *session) onEOF(c conn, err error) {
 	// What the client sent before it went is still passed on: an acks=0
 	// produce is complete when it is written.
 	s.clientEOF = true
+	if !errors.Is(err, io.EOF) && (s.x != nil || s.waiting != nil) {
+		s.close(ReasonClientEOF, err) // nobody is there for the answer
+	}
 }
 
 func (s *session) onBroken(c conn, err error) {
@@ -269,7 +295,7 @@ func (s *session) watch() {
 			s.close(ReasonHandshakeTimeout, nil)
 		case s.client.buffered() > 0 && quiet >= lim.IdleTimeout:
 			s.close(ReasonSlowConsumer, nil)
-		case s.req.midFrame() && !waits && !s.upstreamFull && quiet >= min(3*lim.HandshakeTimeout, lim.IdleTimeout):
+		case s.req.midFrame() && !s.upstreamFull && quiet >= min(3*lim.HandshakeTimeout, lim.IdleTimeout):
 			s.close(ReasonStalledFrame, nil)
 		case !waits && quiet >= lim.IdleTimeout:
 			s.close(ReasonIdle, nil)
