@@ -58,7 +58,7 @@ func (b *bench) fill(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	if _, err := kadm.NewClient(c).CreateTopic(ctx, int32(b.s.partitions), 1, nil, topic); err != nil { //nolint:gosec // small
+	if _, err := kadm.NewClient(c).CreateTopic(ctx, int32(b.s.partitions), 1, nil, topic); err != nil {
 		return err
 	}
 	value := make([]byte, b.s.recordSize)
@@ -67,7 +67,7 @@ func (b *bench) fill(ctx context.Context) error {
 	b.records = int64(b.s.mib) << 20 / int64(b.s.recordSize)
 	failed := make(chan error, 1)
 	for i := range b.records {
-		c.Produce(ctx, &kgo.Record{Topic: topic, Partition: int32(i % int64(b.s.partitions)), Value: value}, func(_ *kgo.Record, err error) { //nolint:gosec // small
+		c.Produce(ctx, &kgo.Record{Topic: topic, Partition: int32(i % int64(b.s.partitions)), Value: value}, func(_ *kgo.Record, err error) {
 			if err != nil {
 				select {
 				case failed <- err:
@@ -111,7 +111,7 @@ func (b *bench) copier(ctx context.Context, n int, dest *testkafka.Cluster) erro
 		return err
 	}
 	defer c.Close()
-	if _, err := kadm.NewClient(c).CreateTopic(ctx, int32(b.s.partitions), 1, nil, name); err != nil { //nolint:gosec // small
+	if _, err := kadm.NewClient(c).CreateTopic(ctx, int32(b.s.partitions), 1, nil, name); err != nil {
 		return err
 	}
 	return b.measure(ctx, n, "kgo copier", dest, name, filepath.Join(b.dir, "copier"),

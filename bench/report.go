@@ -51,7 +51,7 @@ func (b *bench) report() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(b.s.out, append(out, '\n'), 0o644) //nolint:gosec // figures are no secret
+	return os.WriteFile(b.s.out, append(out, '\n'), 0o644)
 }
 
 func find(rs []result, round int) (result, bool) {

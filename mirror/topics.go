@@ -201,7 +201,7 @@ func (a *topicAdmin) create(ctx context.Context, topic string, partitions int, w
 	for k, v := range want {
 		cs[k] = &v
 	}
-	r, err := a.dst.CreateTopic(ctx, int32(partitions), a.rf, cs, topic) //nolint:gosec // a partition count
+	r, err := a.dst.CreateTopic(ctx, int32(partitions), a.rf, cs, topic)
 	switch {
 	case err == nil, errors.Is(err, kerr.TopicAlreadyExists):
 		return nil

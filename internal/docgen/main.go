@@ -9,7 +9,7 @@ import (
 )
 
 func main() {
-	if err := os.WriteFile("docs/config.md", []byte(config.Reference()), 0o644); err != nil { //nolint:gosec // a public page
+	if err := os.WriteFile("docs/config.md", []byte(config.Reference()), 0o644); err != nil {
 		fmt.Fprintln(os.Stderr, "docgen:", err)
 		os.Exit(1)
 	}

@@ -7,9 +7,15 @@ import (
 	"runtime/debug"
 )
 
+// Version is set by the build (Makefile); empty in plain go builds.
+var Version string
+
 // String is the module's version, or the commit it was built from.
 func String() string {
 	v := "devel"
+	if Version != "" {
+		return fmt.Sprintf("lockstep %s (%s, %s/%s)", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	}
 	if bi, ok := debug.ReadBuildInfo(); ok {
 		if bi.Main.Version != "" && bi.Main.Version != "(devel)" {
 			v = bi.Main.Version

@@ -1,0 +1,265 @@
+// Package app puts a Lockstep process together from its configuration: ledger,
+// mirrors, proxy and admin server, in the order in which they need each other.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockstep-kafka/lockstep/internal/admin"
+	"github.com/lockstep-kafka/lockstep/internal/client"
+	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/internal/version"
+	"github.com/lockstep-kafka/lockstep/mirror"
+	"github.com/lockstep-kafka/lockstep/proxy"
+)
+
+// Options of Run besides the configuration.
+type Options struct {
+	LogTo io.Writer
+	Ready chan<- struct{} // closed when clients can be served; may be nil
+}
+
+// app is a process put together, not yet running.
+type app struct {
+	log    *slog.Logger
+	reg    *prometheus.Registry
+	adm    *kadm.Client
+	rf     int
+	view   *ledger.View
+	writer *ledger.Writer
+	mirror *mirror.Manager // nil: no mirror is configured
+	proxy  *proxy.Proxy
+	admin  *admin.Server // nil: no address
+	closes []func()
+}
+
+// Run runs until ctx ends and everything has been handed over and closed. What
+// can be found wrong at the start is an error at once; later trouble is
+// retried and shown by /readyz, log and metrics.
+func Run(ctx context.Context, c *config.Config, o Options) error {
+	a, err := build(c, o)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	a.log.Info("starting", "version", version.String(), "mirrors", len(c.Mirrors))
+
+	// The proxy drains after ctx ends and still needs the view then.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	back, life := errgroup.WithContext(life)
+	if a.admin != nil {
+		back.Go(func() error { return a.admin.Run(life) })
+	}
+	back.Go(func() error {
+		if err := a.ensureLedger(life); err != nil {
+			return err
+		}
+		return a.view.Run(life)
+	})
+	front, frontCtx := errgroup.WithContext(ctx)
+	front.Go(func() error { return a.proxy.Run(frontCtx) })
+	if a.mirror != nil {
+		front.Go(func() error { return a.mirror.Run(frontCtx) })
+	}
+	front.Go(func() error {
+		select {
+		case <-life.Done():
+			return back.Wait()
+		case <-frontCtx.Done():
+			return nil
+		}
+	})
+	if o.Ready != nil {
+		front.Go(func() error { a.tellReady(frontCtx, o.Ready); return nil })
+	}
+	err = front.Wait()
+	end()
+	if e := back.Wait(); err == nil {
+		err = e
+	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = nil
+	}
+	a.log.Info("ended", "err", err)
+	return err
+}
+
+// ensureLedger makes the ledger's topic; a destination that can't be reached
+// yet is waited for, and the log says so.
+func (a *app) ensureLedger(ctx context.Context) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, 15*time.Second)
+		err := ledger.EnsureTopic(try, a.adm, a.rf)
+		cancel()
+		var wrong *ledger.TopicError
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &wrong):
+			return err
+		}
+		a.log.Warn("the ledger's topic is not ready: nothing is mirrored, and mirror topics are not served", "err", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (a *app) ready() error {
+	if err := a.proxy.Ready(); err != nil {
+		return err
+	}
+	if !a.view.Fresh() {
+		return fmt.Errorf("the ledger has not been read to its end within the last %s", ledger.DefaultLease)
+	}
+	return nil
+}
+
+func (a *app) tellReady(ctx context.Context, ready chan<- struct{}) {
+	for a.ready() != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	close(ready)
+}
+
+func (a *app) close() {
+	for i := len(a.closes) - 1; i >= 0; i-- {
+		a.closes[i]()
+	}
+}
+
+func build(c *config.Config, o Options) (_ *app, err error) {
+	a := &app{log: newLogger(c.Log, o.LogTo), reg: prometheus.NewRegistry(), rf: c.Destination.LedgerReplicationFactor}
+	a.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	opts, sec, err := client.Destination(c.Destination)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("client for the destination: %w", err)
+	}
+	a.closes = append(a.closes, cl.Close)
+	a.adm = kadm.NewClient(cl)
+	a.view = ledger.NewView(ledger.ViewOptions{Client: opts, Logger: a.log})
+	if a.writer, err = ledger.NewWriter(ledger.WriterOptions{Client: opts, View: a.view, Logger: a.log}); err != nil {
+		return nil, err
+	}
+	a.closes = append(a.closes, a.writer.Close)
+	if a.proxy, err = newProxy(c, a, opts, sec); err != nil {
+		return nil, err
+	}
+	if len(c.Mirrors) > 0 {
+		if a.mirror, err = newMirror(c, a, opts, sec); err != nil {
+			a.proxy.Close()
+			return nil, err
+		}
+	}
+	if c.Admin.Address != "" {
+		if a.admin, err = admin.New(admin.Options{
+			Address: c.Admin.Address, TokenFile: c.Admin.TokenFile, Gatherer: a.reg, Ready: a.ready, Status: a.status,
+		}); err != nil {
+			a.proxy.Close()
+			if a.mirror != nil {
+				a.mirror.Close()
+			}
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+func newProxy(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*proxy.Proxy, error) {
+	var listeners []proxy.Listener
+	for _, l := range c.Listeners {
+		listeners = append(listeners, proxy.Listener{
+			Address: l.Address, AdvertisedHost: l.AdvertisedHost, FirstPort: l.BrokerPorts.First, LastPort: l.BrokerPorts.Last,
+		})
+	}
+	return proxy.New(proxy.Options{
+		Listeners: listeners, Bootstrap: c.Destination.Bootstrap, TLS: sec.TLS, ClientOptions: opts,
+		View: a.view, FetchUpstreamMaxBytes: int32(c.Limits.FetchUpstreamMaxBytes),
+		Limits: proxy.Limits{
+			MaxFrameBytes: int(c.Limits.MaxFrameBytes), MaxConnections: c.Limits.MaxConnections, ClientOutboundMax: int(c.Limits.ClientOutboundMax),
+			IdleTimeout: c.Limits.IdleTimeout.Std(), HandshakeTimeout: c.Limits.HandshakeTimeout.Std(), DrainTimeout: c.Limits.DrainTimeout.Std(),
+		},
+		Logger: a.log, Registerer: a.reg,
+	})
+}
+
+func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*mirror.Manager, error) {
+	pool := &kconn.Pool{}
+	dialer := func(s client.Security) *kconn.Dialer {
+		d := &kconn.Dialer{TLS: s.TLS, ClientID: client.ID, MaxFrame: int32(c.Limits.MaxFrameBytes), Pool: pool}
+		if s.SASL != nil {
+			d.SASL = []sasl.Mechanism{s.SASL}
+		}
+		return d.Init()
+	}
+	o := mirror.Options{
+		Destination: mirror.Access{Client: opts, Dialer: dialer(sec)},
+		View:        a.view, Writer: a.writer, MemoryLimit: int64(c.Limits.MirrorMemory),
+		InstanceID: c.Instance.ID, SessionTimeout: c.Instance.SessionTimeout.Std(), Logger: a.log, Registerer: a.reg,
+	}
+	for _, m := range c.Mirrors {
+		srcOpts, srcSec, err := client.Source(m.Source)
+		if err != nil {
+			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
+		}
+		filter, err := mirror.NewTopicFilter(m.Topics.Include, m.Topics.Exclude)
+		if err != nil {
+			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
+		}
+		acks := int16(-1)
+		if m.Acks == config.AcksLeader {
+			acks = 1
+		}
+		o.Mirrors = append(o.Mirrors, mirror.MirrorOptions{
+			Name: m.Name, Source: mirror.Access{Client: srcOpts, Dialer: dialer(srcSec)}, Filter: filter,
+			ReplicationFactor: m.ReplicationFactor, MinCompactionLag: m.MinCompactionLag.Std(), Refresh: m.MetadataRefresh.Std(),
+			Tuning: mirror.Tuning{
+				Acks: acks, FetchMaxBytes: int32(m.FetchMaxBytes), FetchPartitionMaxBytes: int32(m.FetchPartitionMaxBytes),
+				FetchWaitMax: m.FetchWaitMax.Std(), RetryMin: m.RetryBackoffMin.Std(), RetryMax: m.RetryBackoffMax.Std(), RetryAttempts: m.RetryAttempts,
+			},
+		})
+	}
+	return mirror.New(o)
+}
+
+func newLogger(c config.Log, to io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.Level)) // checked with the config
+	o := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(to, o))
+	}
+	return slog.New(slog.NewTextHandler(to, o))
+}

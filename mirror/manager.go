@@ -1,0 +1,295 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// Access is how a cluster is reached: by kgo for what is rare, by kconn for
+// records.
+type Access struct {
+	Client []kgo.Opt
+	Dialer *kconn.Dialer
+}
+
+// MirrorOptions are one mirror's settings.
+type MirrorOptions struct {
+	Name              string
+	Source            Access
+	Filter            *TopicFilter
+	ReplicationFactor int           // 0: the destination's default
+	MinCompactionLag  time.Duration // hazard H1
+	Refresh           time.Duration // of topics and configs
+	Tuning
+}
+
+// Options of a Manager; all are required but the mirrors.
+type Options struct {
+	Mirrors        []MirrorOptions
+	Destination    Access
+	View           *ledger.View   // must be running
+	Writer         *ledger.Writer // Run doesn't close it
+	MemoryLimit    int64          // bytes fetched and not yet written
+	InstanceID     string         // static group membership when set
+	SessionTimeout time.Duration
+	Logger         *slog.Logger
+	Registerer     prometheus.Registerer
+}
+
+// Manager runs the mirrors of one instance: it shares the ledger's partitions
+// with other instances, follows the sources' topics, and starts and stops the
+// partitions that are its to mirror.
+type Manager struct {
+	opts    Options
+	log     *slog.Logger
+	owned   *owned
+	owner   *Owner
+	metrics *managerMetrics
+	client  *kgo.Client // destination
+	admin   *kadm.Client
+	dest    *poller
+	sources []*source
+}
+
+// New connects nothing yet.
+func New(o Options) (*Manager, error) {
+	m := &Manager{opts: o, log: o.Logger, owned: newOwned(o.View, o.Writer), metrics: newManagerMetrics(o.Registerer)}
+	var err error
+	if m.client, err = kgo.NewClient(o.Destination.Client...); err != nil {
+		return nil, fmt.Errorf("client for the destination: %w", err)
+	}
+	m.admin = kadm.NewClient(m.client)
+	m.dest = newPoller(m.admin, m.topics, m.setDest, func(err error) {
+		m.log.Warn("destination metadata not refreshed", "err", err)
+	})
+	if m.owner, err = NewOwner(OwnerOptions{
+		Client: o.Destination.Client, Logger: o.Logger, SessionTimeout: o.SessionTimeout, InstanceID: o.InstanceID,
+		Release: m.release,
+	}); err != nil {
+		m.client.Close()
+		return nil, err
+	}
+	memory := NewMemory(o.MemoryLimit)
+	metrics := NewMetrics(o.Registerer)
+	for _, mo := range o.Mirrors {
+		s, err := m.newSource(mo, memory, metrics)
+		if err != nil {
+			m.Close()
+			return nil, err
+		}
+		m.sources = append(m.sources, s)
+	}
+	return m, nil
+}
+
+func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (*source, error) {
+	client, err := kgo.NewClient(o.Source.Client...)
+	if err != nil {
+		return nil, fmt.Errorf("mirror %s: client for the source: %w", o.Name, err)
+	}
+	rf := int16(-1)
+	if o.ReplicationFactor > 0 {
+		rf = int16(o.ReplicationFactor)
+	}
+	s := &source{
+		o: o, m: m, log: m.log.With("mirror", o.Name), client: client, wake: make(wakeChan, 1),
+		admin:  &topicAdmin{src: kadm.NewClient(client), dst: m.admin, filter: o.Filter, rf: rf, minLag: o.MinCompactionLag},
+		topics: map[string]*topicSync{},
+	}
+	s.poll = newPoller(s.admin.src, s.names, func(c *Cluster) { s.engine.SetSource(c) }, func(err error) {
+		s.log.Warn("source metadata not refreshed", "err", err)
+	})
+	s.engine = NewEngine(EngineOptions{
+		Mirror: o.Name, Source: o.Source.Dialer, Dest: m.opts.Destination.Dialer, Store: m.owned,
+		Memory: memory, Metrics: metrics, Logger: m.log, Tuning: o.Tuning,
+		RefreshSource: s.poll.refresh, RefreshDest: m.dest.refresh, Fenced: m.fenced,
+	})
+	return s, nil
+}
+
+// Close gives back what New took, when Run is not called.
+func (m *Manager) Close() {
+	m.client.Close()
+	for _, s := range m.sources {
+		s.client.Close()
+	}
+}
+
+// Run mirrors until ctx ends, then hands over cleanly: nothing in flight, the
+// last checkpoints written, the group left.
+func (m *Manager) Run(ctx context.Context) error {
+	defer m.Close()
+	if err := m.opts.View.WaitReady(ctx); err != nil {
+		return err
+	}
+	// The engines must outlive ctx until their partitions are released.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	engines, life := errgroup.WithContext(life)
+	for _, s := range m.sources {
+		engines.Go(func() error { return s.engine.Run(life) })
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		select {
+		case <-life.Done(): // an engine ended by itself
+			return engines.Wait()
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	g.Go(func() error { return m.owner.Run(ctx) })
+	g.Go(func() error { return m.follow(ctx) })
+	g.Go(func() error { return m.checkpoints(ctx) })
+	g.Go(func() error { return m.dest.run(ctx) })
+	for _, s := range m.sources {
+		g.Go(func() error { return s.run(ctx) })
+		g.Go(func() error { return s.poll.run(ctx) })
+	}
+	err := g.Wait()
+	// The owner has released what it owned; what is left is stopped without.
+	all := map[int32]bool{}
+	for n := range int32(ledger.Partitions) {
+		all[n] = true
+	}
+	var wg sync.WaitGroup
+	for _, s := range m.sources {
+		wg.Go(func() { s.stopAll(context.WithoutCancel(ctx), all) })
+	}
+	wg.Wait()
+	end()
+	if e := engines.Wait(); err == nil && e != nil {
+		err = e
+	}
+	return err
+}
+
+// follow takes ledger partitions that the group gives to this instance.
+func (m *Manager) follow(ctx context.Context) error {
+	for {
+		changed := m.owner.Changes()
+		have := map[int32]bool{}
+		var retry <-chan time.Time
+		for _, n := range m.owner.Owned() {
+			have[n] = true
+			if err := m.owned.take(ctx, n); err != nil && ctx.Err() == nil {
+				m.log.Warn("ledger partition not acquired yet", "ledger_partition", n, "err", err)
+				retry = time.After(time.Second)
+			}
+		}
+		for _, n := range m.owned.list() {
+			if !have[n] {
+				m.lose(ctx, map[int32]bool{n: true})
+			}
+		}
+		m.metrics.owned(len(m.owned.list()))
+		for _, s := range m.sources {
+			s.wake.wake()
+		}
+		select {
+		case <-changed:
+		case <-retry:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// lose stops what was ours until now, without a word in the ledger.
+func (m *Manager) lose(ctx context.Context, lps map[int32]bool) {
+	for n := range lps {
+		m.owned.drop(ctx, n)
+	}
+	var wg sync.WaitGroup
+	for _, s := range m.sources {
+		wg.Go(func() { s.stopAll(ctx, lps) })
+	}
+	wg.Wait()
+}
+
+// release is called before ledger partitions go to another instance: it stops
+// their partitions and writes their last checkpoints.
+func (m *Manager) release(ctx context.Context, lps []int32) {
+	set := map[int32]bool{}
+	for _, n := range lps {
+		set[n] = true
+	}
+	var wg sync.WaitGroup
+	for _, s := range m.sources {
+		wg.Go(func() { s.stopAll(ctx, set) })
+	}
+	wg.Wait()
+	for _, n := range lps {
+		m.owned.drop(ctx, n)
+	}
+}
+
+// fenced: another instance writes the ledger partition of a partition of ours.
+// The group will say whose it is.
+func (m *Manager) fenced(topic string, partition int32) {
+	n := ledger.PartitionOf(topic, partition)
+	m.log.Warn("fenced: another instance owns the ledger partition", "ledger_partition", n, "topic", topic, "partition", partition)
+	m.owner.Fenced(n)
+}
+
+// checkpointEvery is below the 10 s of hazard M22.
+const checkpointEvery = 5 * time.Second
+
+func (m *Manager) checkpoints(ctx context.Context) error {
+	tick := time.NewTicker(checkpointEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		for _, s := range m.sources {
+			cps := s.engine.Checkpoints()
+			if len(cps) == 0 {
+				continue
+			}
+			if err := m.owned.checkpoint(ctx, cps); err != nil && ctx.Err() == nil {
+				m.log.Warn("checkpoints not written", "mirror", s.o.Name, "err", err)
+			}
+		}
+	}
+}
+
+// topics are all whose destination metadata some engine needs.
+func (m *Manager) topics() []string {
+	set := map[string]bool{}
+	for _, s := range m.sources {
+		for _, p := range s.engine.all() {
+			set[p.topic] = true
+		}
+	}
+	return sortedKeys(set)
+}
+
+func (m *Manager) setDest(c *Cluster) {
+	for _, s := range m.sources {
+		s.engine.SetDest(c)
+	}
+}
+
+// knownConfigs are the topic configs that the destination knows, with its own
+// defaults, as its ledger topic shows them.
+func (m *Manager) knownConfigs(ctx context.Context) (topicConfigs, error) {
+	cs, err := configs(ctx, m.admin, ledger.Topic)
+	if err != nil {
+		return nil, fmt.Errorf("the destination: %w", err)
+	}
+	return cs[ledger.Topic], nil
+}

@@ -1,0 +1,104 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+const (
+	metadataEvery = 3 * time.Second        // without a reason: leader epochs must be noticed soon (F4b)
+	metadataPause = 100 * time.Millisecond // between two, whatever the reason
+)
+
+// poller keeps one cluster's metadata of some topics up to date.
+type poller struct {
+	adm    *kadm.Client
+	topics func() []string
+	set    func(*Cluster)
+	wake   wakeChan
+	failed func(error)
+}
+
+func newPoller(adm *kadm.Client, topics func() []string, set func(*Cluster), failed func(error)) *poller {
+	return &poller{adm: adm, topics: topics, set: set, wake: make(wakeChan, 1), failed: failed}
+}
+
+// refresh asks for newer metadata soon; it doesn't block.
+func (p *poller) refresh() { p.wake.wake() }
+
+func (p *poller) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if topics := p.topics(); len(topics) > 0 {
+			c, err := cluster(ctx, p.adm, topics)
+			switch {
+			case err == nil:
+				p.set(c)
+			case ctx.Err() == nil:
+				p.failed(err)
+			}
+		}
+		pause(ctx, metadataPause)
+		select {
+		case <-p.wake:
+		case <-time.After(metadataEvery):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// cluster asks for the metadata of topics. A topic that the cluster doesn't
+// know is missing in the answer; one that it can't answer for now makes an
+// error, so that it isn't taken for deleted.
+func cluster(ctx context.Context, adm *kadm.Client, topics []string) (*Cluster, error) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	m, err := adm.Metadata(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("metadata: %w", err)
+	}
+	c := &Cluster{Brokers: map[int32]string{}, Topics: map[string]*TopicMeta{}}
+	for _, b := range m.Brokers {
+		c.Brokers[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
+	}
+	for name, t := range m.Topics {
+		if t.Err == kerr.UnknownTopicOrPartition {
+			continue
+		}
+		if t.Err != nil {
+			return nil, fmt.Errorf("metadata of topic %s: %w", name, t.Err)
+		}
+		c.Topics[name] = topicMeta(t)
+	}
+	return c, nil
+}
+
+func topicMeta(t kadm.TopicDetail) *TopicMeta {
+	tm := &TopicMeta{ID: ledger.ID(t.ID), Partitions: make([]PartitionMeta, 0, len(t.Partitions))}
+	for _, p := range t.Partitions.Sorted() {
+		for int(p.Partition) > len(tm.Partitions) { // a hole: not known
+			tm.Partitions = append(tm.Partitions, PartitionMeta{Leader: -1, Epoch: -1})
+		}
+		tm.Partitions = append(tm.Partitions, PartitionMeta{Leader: p.Leader, Epoch: p.LeaderEpoch})
+	}
+	return tm
+}
+
+// sortedKeys keeps requests and logs in one order.
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
