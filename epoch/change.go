@@ -135,9 +135,13 @@ func (l *Log) WithLiveEnd(p int64) *Log {
 
 // WithEpoch feeds the chain with the leader epoch e of a source batch that
 // starts at start; skipped control batches feed it too. It returns l itself
-// when nothing changes.
+// when nothing changes: only then does the batch need no ledger write.
+//
+// What the chain knew from start on goes first: after a take-over at a lower
+// position batches are fed again, and Assign alone would take an older epoch
+// for a new branch and drop the entries below it.
 func (l *Log) WithEpoch(e int32, start int64) *Log {
-	c := l.Chain.Assign(e, start)
+	c := l.Chain.Truncate(start).Assign(e, start)
 	if len(c) == len(l.Chain) && (len(c) == 0 || c[len(c)-1] == l.Chain[len(c)-1]) && e <= l.MaxEpoch {
 		return l
 	}

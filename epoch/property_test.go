@@ -39,6 +39,7 @@ type world struct {
 
 	phys   []dstBatch // whole history, what retention took included
 	pStart int64
+	gone   int64 // retention took what lay below, virtually
 	pEnd   int64
 	pe     int32
 
@@ -214,7 +215,8 @@ func (w *world) dstUnclean() {
 
 func (w *world) retention() {
 	if lv := w.live(); len(lv) > 0 {
-		w.pStart = lv[w.draw(len(lv), "to")].P
+		b := lv[w.draw(len(lv), "to")]
+		w.pStart, w.gone = b.P, b.V
 		w.ix.DropBelow(w.pStart)
 		w.l = w.l.DropBelow(w.pStart)
 	}
@@ -523,7 +525,7 @@ func (w *world) drain() {
 	lv := w.live()
 	for i := len(w.src) - 1; i >= 0; i-- {
 		if b := w.src[i]; b.id != 0 {
-			if b.v+b.n > w.srcStart {
+			if b.v+b.n > max(w.srcStart, w.gone) {
 				require.NotEmpty(w.t, lv)
 				require.Equal(w.t, b.id, lv[len(lv)-1].id, "not drained")
 			}
