@@ -96,6 +96,13 @@ func Start(t testing.TB, b *Binary, s Setup) *Lockstep {
 	return l
 }
 
+// For is the same Lockstep with its failures told to a subtest.
+func (l *Lockstep) For(t testing.TB) *Lockstep {
+	c := *l
+	c.t = t
+	return &c
+}
+
 // config: bootstrap on the block's first port, admin on the second, broker id n on the (3+n)-th.
 func (l *Lockstep) config() string {
 	var b strings.Builder
@@ -145,7 +152,7 @@ func (l *Lockstep) WaitReady() {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
 	defer cancel()
-	last := "no answer"
+	var last string
 	for {
 		code, body, err := l.Get(ctx, "/readyz")
 		switch {

@@ -10,23 +10,27 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka/content"
 )
 
 // Traffic writes to a topic of the source until Stop, at a modest rate: small batches, several partitions, some in
 // transactions that are aborted now and then.
 type Traffic struct {
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	mu     sync.Mutex
-	err    error
-	count  int
+	cluster    *testkafka.Cluster
+	topic      string
+	partitions int32
+	cancel     context.CancelFunc
+	wg         sync.WaitGroup
+	mu         sync.Mutex
+	err        error
+	count      int
 }
 
 // StartTraffic begins; the test's end stops it.
 func StartTraffic(t testing.TB, c *testkafka.Cluster, topic string, partitions int32) *Traffic {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &Traffic{cancel: cancel}
+	w := &Traffic{cluster: c, topic: topic, partitions: partitions, cancel: cancel}
 	plain, err := trafficClient(c)
 	if err != nil {
 		t.Fatal(err)
@@ -36,8 +40,8 @@ func StartTraffic(t testing.TB, c *testkafka.Cluster, topic string, partitions i
 		t.Fatal(err)
 	}
 	w.wg.Add(2)
-	go func() { defer w.wg.Done(); w.fail(w.plain(ctx, plain, topic, partitions)) }()
-	go func() { defer w.wg.Done(); w.fail(w.transactions(ctx, txn, topic, partitions)) }()
+	go func() { defer w.wg.Done(); w.fail(w.plain(ctx, plain)) }()
+	go func() { defer w.wg.Done(); w.fail(w.transactions(ctx, txn)) }()
 	t.Cleanup(func() {
 		cancel()
 		w.wg.Wait()
@@ -62,13 +66,21 @@ func (w *Traffic) fail(err error) {
 	}
 }
 
-// Stop ends the writing, waits for what is under way and returns how many records were acknowledged.
+// Stop ends the writing, waits for what is under way, transaction markers included, and returns how many records were
+// acknowledged.
 func (w *Traffic) Stop(t testing.TB) int {
 	t.Helper()
 	w.cancel()
 	w.wg.Wait()
 	if w.err != nil {
 		t.Fatalf("traffic: %v", w.err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for p := range w.partitions {
+		if err := content.WaitDecided(ctx, w.cluster.Bootstrap(), w.topic, p); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return w.count
 }
@@ -84,13 +96,13 @@ func (w *Traffic) wait(ctx context.Context, d time.Duration) bool {
 
 // send writes n records to every partition. It finishes what it began: cancelling a kgo producer in the middle
 // would leave it open whether its records are in the log.
-func (w *Traffic) send(cl *kgo.Client, topic string, partitions int32, round, n int, kind string) error {
+func (w *Traffic) send(cl *kgo.Client, round, n int, kind string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var rs []*kgo.Record
-	for p := range partitions {
+	for p := range w.partitions {
 		for i := range n {
-			rs = append(rs, &kgo.Record{Topic: topic, Partition: p, Key: []byte(kind), Value: fmt.Appendf(nil, "%s %d.%d", kind, round, i)})
+			rs = append(rs, &kgo.Record{Topic: w.topic, Partition: p, Key: []byte(kind), Value: fmt.Appendf(nil, "%s %d.%d", kind, round, i)})
 		}
 	}
 	if err := cl.ProduceSync(ctx, rs...).FirstErr(); err != nil {
@@ -102,16 +114,16 @@ func (w *Traffic) send(cl *kgo.Client, topic string, partitions int32, round, n 
 	return nil
 }
 
-func (w *Traffic) plain(ctx context.Context, cl *kgo.Client, topic string, partitions int32) error {
+func (w *Traffic) plain(ctx context.Context, cl *kgo.Client) error {
 	for i := 0; w.wait(ctx, 10*time.Millisecond); i++ {
-		if err := w.send(cl, topic, partitions, i, 1+i%7, "plain"); err != nil {
+		if err := w.send(cl, i, 1+i%7, "plain"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *Traffic) transactions(ctx context.Context, cl *kgo.Client, topic string, partitions int32) error {
+func (w *Traffic) transactions(ctx context.Context, cl *kgo.Client) error {
 	for i := 0; w.wait(ctx, 50*time.Millisecond); i++ {
 		if err := cl.BeginTransaction(); err != nil {
 			return err
@@ -120,7 +132,7 @@ func (w *Traffic) transactions(ctx context.Context, cl *kgo.Client, topic string
 		if i%3 == 0 {
 			how = kgo.TryAbort
 		}
-		err := w.send(cl, topic, partitions, i, 2, "txn")
+		err := w.send(cl, i, 2, "txn")
 		if err != nil { // a broker restart may fail a transaction: abort it
 			how = kgo.TryAbort
 		}

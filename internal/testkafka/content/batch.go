@@ -70,3 +70,12 @@ func appendBytes(b, v []byte) []byte {
 	b = binary.AppendVarint(b, int64(len(v)))
 	return append(b, v...)
 }
+
+// Batch is an uncompressed batch of one record, for Produce.
+func Batch(ts int64, key, value string) []byte {
+	b, err := encode(oracle.None, []record{rec(ts, key, value)})
+	if err != nil {
+		panic(err) // no codec, no error
+	}
+	return b
+}

@@ -99,15 +99,16 @@ func fillTransactions(ctx context.Context, f *Filler) error {
 	); err != nil {
 		return err
 	}
-	return f.waitDecided(ctx)
+	return WaitDecided(ctx, f.Cluster.Bootstrap(), f.Topic, 0)
 }
 
-// waitDecided waits until no transaction is open: the coordinator answers before its markers are in the log.
-func (f *Filler) waitDecided(ctx context.Context) error {
+// WaitDecided waits until no transaction is open in a partition: the coordinator answers before its markers are in
+// the log.
+func WaitDecided(ctx context.Context, bootstrap, topic string, partition int32) error {
 	for {
 		var ends [2]int64
 		for i, iso := range []oracle.Isolation{oracle.ReadCommitted, oracle.ReadUncommitted} {
-			o, err := oracle.ListOffset(ctx, f.Cluster.Bootstrap(), f.Topic, 0, iso, oracle.Latest)
+			o, err := oracle.ListOffset(ctx, bootstrap, topic, partition, iso, oracle.Latest)
 			if err != nil {
 				return err
 			}
@@ -118,7 +119,7 @@ func (f *Filler) waitDecided(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("a transaction stays open at %d: %w", ends[0], ctx.Err())
+			return fmt.Errorf("content: a transaction stays open at %d of %s-%d: %w", ends[0], topic, partition, ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -140,7 +141,7 @@ func (f *Filler) OpenTransaction(ctx context.Context, kvs ...string) (end func(c
 		if err := p.EndTransaction(ctx, kgo.TransactionEndTry(commit)); err != nil {
 			return err
 		}
-		return f.waitDecided(ctx)
+		return WaitDecided(ctx, f.Cluster.Bootstrap(), f.Topic, 0)
 	}, nil
 }
 
