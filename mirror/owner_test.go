@@ -1,0 +1,227 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
+
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// ownerCluster is kfake, or what LOCKSTEP_TEST_BOOTSTRAP names.
+func ownerCluster(t *testing.T) []string {
+	t.Helper()
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	var seed []string
+	if b := os.Getenv("LOCKSTEP_TEST_BOOTSTRAP"); b != "" {
+		seed = strings.Split(b, ",")
+	} else {
+		fake, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.BrokerConfigs(map[string]string{
+			"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0",
+		}))
+		require.NoError(t, err)
+		t.Cleanup(fake.Close)
+		seed = fake.ListenAddrs()
+	}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(seed...))
+	require.NoError(t, err)
+	defer cl.Close()
+	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(cl), 0))
+	return seed
+}
+
+// ownerSession is the shortest that a stock broker takes.
+const ownerSession = 6 * time.Second
+
+type ownerRun struct {
+	*Owner
+	stop func() error
+
+	mu       sync.Mutex
+	released []int32
+	valve    ownerValve
+}
+
+func startOwner(t *testing.T, seed []string, group string, o OwnerOptions) *ownerRun {
+	t.Helper()
+	r := &ownerRun{}
+	o.Client = []kgo.Opt{kgo.SeedBrokers(seed...), kgo.Dialer(r.valve.dial)}
+	o.Logger = slog.New(slog.DiscardHandler)
+	o.SessionTimeout = ownerSession
+	o.group = group
+	inner := o.Release
+	o.Release = func(ctx context.Context, ps []int32) {
+		if inner != nil {
+			inner(ctx, ps)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.released = append(r.released, ps...)
+	}
+	w, err := NewOwner(o)
+	require.NoError(t, err)
+	r.Owner = w
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { _ = r.stop() })
+	return r
+}
+
+func (r *ownerRun) given() []int32 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.released)
+}
+
+// until waits for owned partitions to be as wanted, by Changes alone.
+func (r *ownerRun) until(t *testing.T, ok func(owned []int32) bool) {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		ch := r.Changes()
+		if ok(r.Owned()) {
+			return
+		}
+		select {
+		case <-ch:
+		case <-limit:
+			require.FailNow(t, "did not come about", "owned: %v", r.Owned())
+		}
+	}
+}
+
+func count(n int) func([]int32) bool { return func(o []int32) bool { return len(o) == n } }
+
+type ownerValve struct {
+	mu    sync.Mutex
+	shut  bool
+	conns []net.Conn
+}
+
+func (d *ownerValve) dial(ctx context.Context, network, host string) (net.Conn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.shut {
+		return nil, errors.New("valve is shut")
+	}
+	var nd net.Dialer
+	c, err := nd.DialContext(ctx, network, host)
+	if err == nil {
+		d.conns = append(d.conns, c)
+	}
+	return c, err
+}
+
+func (d *ownerValve) set(shut bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shut = shut
+	if shut {
+		for _, c := range d.conns {
+			_ = c.Close()
+		}
+		d.conns = nil
+	}
+}
+
+// Two instances share the partitions; what moves is released first, by the one
+// that has it, before the other gets it.
+func TestOwnersShare(t *testing.T) {
+	seed := ownerCluster(t)
+	var b *ownerRun
+	var early []int32
+	a := startOwner(t, seed, "share", OwnerOptions{Release: func(_ context.Context, ps []int32) {
+		for _, n := range b.Owned() {
+			if slices.Contains(ps, n) {
+				early = append(early, n)
+			}
+		}
+	}})
+	a.until(t, count(ledger.Partitions))
+	require.True(t, a.Healthy())
+	b = startOwner(t, seed, "share", OwnerOptions{})
+	b.until(t, count(ledger.Partitions/2))
+	a.until(t, count(ledger.Partitions/2))
+	require.Len(t, a.given(), ledger.Partitions/2)
+	require.Empty(t, early, "the other one had them before they were released")
+	require.ElementsMatch(t, a.given(), b.Owned())
+
+	require.NoError(t, a.stop())
+	require.Empty(t, a.Owned())
+	require.Len(t, a.given(), ledger.Partitions, "all that was left was released at the end")
+	b.until(t, count(ledger.Partitions))
+	require.Empty(t, b.given())
+}
+
+// M20: cut off from the group, an owner stops by itself before the group can
+// give its partitions away, and nothing is released.
+func TestOwnerCutOff(t *testing.T) {
+	seed := ownerCluster(t)
+	a := startOwner(t, seed, "cut", OwnerOptions{})
+	a.until(t, count(ledger.Partitions))
+	b := startOwner(t, seed, "cut", OwnerOptions{})
+	b.until(t, count(ledger.Partitions/2))
+	a.until(t, count(ledger.Partitions/2))
+	before := len(a.given())
+	a.valve.set(true)
+	gone := make(chan time.Time, 1)
+	go func() {
+		for ch := a.Changes(); len(a.Owned()) > 0; ch = a.Changes() {
+			<-ch
+		}
+		gone <- time.Now()
+	}()
+	b.until(t, count(ledger.Partitions))
+	taken := time.Now()
+	require.True(t, (<-gone).Before(taken), "the old owner stopped before the new one began")
+	require.False(t, a.Healthy())
+	require.Len(t, a.given(), before)
+	a.valve.set(false)
+	a.until(t, count(ledger.Partitions/2))
+	b.until(t, count(ledger.Partitions/2))
+}
+
+// A fenced partition comes back only by a heartbeat sent after the fence.
+func TestOwnerFenced(t *testing.T) {
+	seed := ownerCluster(t)
+	a := startOwner(t, seed, "fence", OwnerOptions{})
+	a.until(t, count(ledger.Partitions))
+	ch := a.Changes()
+	a.Fenced(7)
+	<-ch
+	a.until(t, count(ledger.Partitions))
+	require.True(t, a.Healthy())
+}
+
+// Two instances with one instance.id: the older one ends with an error that
+// says so.
+func TestOwnerSameInstanceID(t *testing.T) {
+	seed := ownerCluster(t)
+	a := startOwner(t, seed, "static", OwnerOptions{InstanceID: "one"})
+	a.until(t, count(ledger.Partitions))
+	b := startOwner(t, seed, "static", OwnerOptions{InstanceID: "one"})
+	b.until(t, count(ledger.Partitions))
+	a.until(t, count(0))
+	<-a.fatalCh
+	require.ErrorContains(t, a.stop(), `instance.id "one"`)
+}
+
+func TestOwnerRefusesShortSessions(t *testing.T) {
+	_, err := NewOwner(OwnerOptions{SessionTimeout: time.Millisecond})
+	require.ErrorContains(t, err, "instance.session_timeout")
+}
