@@ -35,7 +35,7 @@ type world struct {
 	srcEpoch int32
 	// srcEpochs: where each epoch began, an election's epoch at the log end then.
 	srcEpochs []Entry
-	suspect  bool // the source lost records since the owner's last good fetch
+	suspect   bool // the source lost records since the owner's last good fetch
 
 	phys   []dstBatch // whole history, what retention took included
 	pStart int64

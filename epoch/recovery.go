@@ -1,6 +1,9 @@
 package epoch
 
 // Checkpoint is what the ledger's checkpoint says, as far as recovery needs.
+// Every lowering of the position must open a span (Cut), also one that removes
+// no live record: that is how recovery tells an older checkpoint's Position
+// from a valid one.
 type Checkpoint struct {
 	Gen       int16
 	V         int64 // virtual end of the last live batch confirmed below the high watermark
@@ -273,7 +276,7 @@ func (r *Recovery) Result() Recovered {
 		if cp != nil && cpSpan == o.Last.Span && !r.distrust && cp.P == o.Last.PEnd && cp.ChainEnd == o.ChainEnd {
 			o.NeedVCount = false
 			o.VEnd = max(o.VEnd, cp.V)
-			o.Position = max(o.VEnd, cp.Position)
+			o.Position = max(o.VEnd, min(cp.Position, r.l.vLimit(cpSpan))) // not above a cut made since
 			o.Open = cp.Open
 		}
 	default:
@@ -309,7 +312,7 @@ func (r *Recovery) withoutLive(o *Recovered, cp *Checkpoint, cpSpan int) {
 	o.VEnd = o.Position
 	if cpSpan >= 0 && cp.P <= r.in.PStart && cp.P <= r.in.PEnd && cp.V >= o.VEnd {
 		o.Basis = BasisCheckpoint
-		o.VEnd, o.ChainEnd, o.Position, o.Open = cp.V, cp.ChainEnd, max(cp.V, cp.Position), cp.Open
+		o.VEnd, o.ChainEnd, o.Position, o.Open = cp.V, cp.ChainEnd, max(cp.V, min(cp.Position, r.l.vLimit(cpSpan))), cp.Open
 	}
 }
 
