@@ -80,9 +80,9 @@ func (p *partMetrics) produceError(code string) {
 }
 
 // verdict counts what a re-read of the tail met.
-func (p *partMetrics) verdict(v epoch.Verdict) {
+func (p *partMetrics) verdict(v epoch.Verdict, n int) {
 	if v == epoch.Foreign {
-		p.foreign.Inc()
+		p.foreign.Add(float64(n))
 	}
 }
 

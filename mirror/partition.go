@@ -61,7 +61,38 @@ type tail struct {
 	position int64 // first source offset not yet mirrored
 	epoch    int32 // of the last source batch seen, skipped ones included; -1: none
 	open     bool  // the last live batch was inside a source transaction
+	gen      int16 // of the last live batch, -1: none
+	at       int64 // unix ms of its answer
 }
+
+// recents are some of the tails confirmed within the last seconds: where to
+// read on from if the destination turns out to have lost the newest ones.
+type recents struct{ l []tail }
+
+const (
+	recentMax   = 64
+	recentEvery = 250 // ms
+)
+
+func (r *recents) add(t tail) {
+	if n := len(r.l); n > 0 && t.at-r.l[n-1].at < recentEvery && t.at >= r.l[n-1].at {
+		return
+	}
+	if len(r.l) == recentMax {
+		copy(r.l, r.l[1:])
+		r.l = r.l[:recentMax-1]
+	}
+	r.l = append(r.l, t)
+}
+
+// dropFrom forgets what lies behind physical offset p.
+func (r *recents) dropFrom(p int64) {
+	for len(r.l) > 0 && r.l[len(r.l)-1].p > p {
+		r.l = r.l[:len(r.l)-1]
+	}
+}
+
+func (r *recents) list() []tail { return append([]tail(nil), r.l...) }
 
 // todo is what a partition's own goroutine has to do, all that is set.
 type todo struct {
@@ -98,6 +129,7 @@ type Partition struct {
 
 	everRan  bool // tail is what was confirmed to us
 	tail     tail
+	recent   recents
 	expected int64 // physical base offset that the next produce should get
 	unsure   int64 // physical base expected for the first produce with an unknown outcome, -1: none
 
@@ -393,7 +425,7 @@ func (p *Partition) checkpoint(final, clean bool) (cp ledger.Checkpoint, ok bool
 		return cp, false
 	}
 	cp = ledger.Checkpoint{
-		Topic: p.topic, Partition: p.partition, Lineage: p.rec.Lineage, Gen: p.gen,
+		Topic: p.topic, Partition: p.partition, Lineage: p.rec.Lineage, Gen: p.tail.gen,
 		V: p.tail.vEnd, ChainEnd: p.tail.chainEnd, P: p.tail.p,
 		Position: p.tail.position, LastEpoch: p.tail.epoch,
 		EndShown: p.live.Tail().EverShown, Open: p.tail.open,

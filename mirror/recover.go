@@ -48,7 +48,7 @@ func (r *regen) merge(o regen) *regen {
 // physical is a destination partition's log as its leader told.
 type physical struct {
 	start, end int64 // end: the high watermark
-	bound      int64 // batches at or above it aren't ours to believe in
+	bound      int64 // what lies at or above it can't be of the open generation, or is unsure
 }
 
 // recover re-reads the destination's tail and takes up work there (DESIGN §3).
@@ -61,7 +61,7 @@ func (p *Partition) recover(ctx context.Context) error {
 		r = &regen{}
 	}
 	src, dst, rec, l := p.src, p.dst, p.rec, p.log
-	m := memory{known: p.everRan, tail: p.tail, unsure: p.unsure}
+	m := memory{known: p.everRan, tail: p.tail, recent: p.recent.list(), unsure: p.unsure}
 	p.mu.Unlock()
 	if dst.broker < 0 {
 		return errors.New("the destination partition has no leader")
@@ -111,7 +111,8 @@ func (p *Partition) recover(ctx context.Context) error {
 type memory struct {
 	known  bool // tail is what was confirmed to it
 	tail   tail
-	unsure int64
+	recent []tail // confirmed before it, some of them, oldest first
+	unsure int64  // -1: none
 }
 
 // reload takes in the newest ledger record: a write whose outcome was unknown
@@ -148,14 +149,14 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 	o := p.log.Open()
 	p.everRan = true
 	p.gen, p.tail = o.Gen, t
-	if t.p <= o.PStart || t.vEnd <= o.VStart {
-		// No live batch in the open span: holes count from its start.
-		p.tail.chainEnd = o.VStart
+	if t.gen != o.Gen {
+		p.tail.chainEnd = o.VStart // no live batch yet: holes count from there
 	}
+	p.recent.dropFrom(t.p)
 	p.expected = max(t.p, o.PStart)
 	if fresh {
 		p.unsure = -1
-		p.forgetSamples(o.PStart)
+		p.live.Forget(t.p)
 	}
 	p.errOp = ""
 	p.produceTry, p.writeWait = 0, time.Time{}
@@ -244,55 +245,60 @@ func (p *Partition) first(ctx context.Context, rec *ledger.Record, l *epoch.Log,
 	if err != nil {
 		return nil, tail{}, fail(reasonLedger, "%w", err)
 	}
-	return n, tail{vEnd: start, chainEnd: start, p: ph.end, position: start, epoch: -1}, nil
+	return n, tail{vEnd: start, chainEnd: start, p: ph.end, position: start, epoch: -1, gen: -1}, nil
 }
 
 // continued finds the last live batch and makes a new generation behind it, if
 // one is needed; else it returns l itself.
 func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *epoch.Log, dst leader, ph physical, cp *ledger.Checkpoint, m memory) (*epoch.Log, tail, error) {
-	t, found, err := p.lastLive(ctx, c, l, dst, ph, cp, m)
+	anchor, err := p.anchor(ctx, c, l, dst, ph, cp, m)
 	if err != nil {
-		return nil, t, err
+		return nil, tail{}, err
 	}
-	if !found {
-		t = p.emptied(l, ph, cp)
-	}
-	// The position may lie above the virtual end: skipped batches. Who
-	// remembers it must speak of the very same end (F9, M22).
-	t.position = t.vEnd
-	inMem := m.known && m.tail.vEnd == t.vEnd && m.tail.p == t.p
-	inCP := cp != nil && cp.V == t.vEnd && cp.P == t.p
-	switch {
-	case inMem:
-		t.position, t.open = max(t.position, m.tail.position), t.open || m.tail.open
-	case inCP:
-		t.position, t.open = max(t.position, cp.Position), t.open || cp.Open
-	}
-	o := l.Open()
-	if o.PEpoch == dst.epoch && !r.force && m.unsure < 0 && ph.bound == ph.end {
-		released := !m.known && inCP && cp.Released && cp.Gen == o.Gen && ph.end == max(t.p, o.PStart)
-		if inMem || released {
-			t.epoch = l.Chain.Newest()
-			return l, t, nil
-		}
+	in := epoch.RecoverInput{
+		PStart: ph.start, PEnd: ph.end, LeaderEpoch: dst.epoch,
+		Unsure: ph.bound < ph.end || m.unsure >= 0, UnsureBase: ph.bound,
+		// Another owner's last write may land at any time; a clean hand-over
+		// would say no, but one ledger write is needed to take over anyway.
+		MayLand: !m.known, Checkpoint: anchor,
 	}
 	if p.compacted {
-		if err := p.tailOrder(ctx, c, dst, ph, t); err != nil {
-			return nil, t, err
-		}
+		in.CleanedBelow = ph.end
 	}
-	old := l
-	l = l.DropBelow(ph.start)
-	gen, err := old.NextGeneration(nil)
+	got, err := p.readTail(ctx, c, l, dst, in)
+	if err != nil {
+		return nil, tail{}, err
+	}
+	t := tail{vEnd: got.VEnd, chainEnd: got.ChainEnd, p: max(got.LivePEnd, 0), position: got.Position, epoch: got.LastEpoch, open: got.Open, gen: -1}
+	switch got.Basis {
+	case epoch.BasisLog:
+		t.gen = l.Spans[got.Last.Span].Gen
+	case epoch.BasisCheckpoint:
+		t.gen, t.p = anchor.Gen, anchor.P
+	default:
+		t.p = min(l.Open().PStart, ph.end)
+	}
+	if p.compacted && got.Dead.Any() {
+		return nil, t, failForGood(reasonCompaction, "on this compacted topic dead batches lie behind mirrored records (%d late copies, %d of other origin): the cleaner would keep them and remove the mirrored ones. Delete the destination topic and mirror it anew", got.Dead.SameBelow, got.Dead.Foreign)
+	}
+	if !got.NewGeneration && !r.force {
+		t.position = max(t.position, l.Start)
+		return l, t, nil
+	}
+	if r.why == "" || r.why == "take-over" || r.why == "connection" {
+		p.slog.Info("recovered", "basis", got.Basis, "why", got.Why, "vEnd", got.VEnd, "position", got.Position, "lost", got.Lost)
+	}
+	gen, err := l.NextGeneration(nil)
 	if err != nil {
 		return nil, t, failForGood(reasonLedger, "%w", err)
 	}
+	l = l.DropBelow(ph.start)
 	if r.hasRestart {
 		n, err := l.Restart(r.restart, ph.end, dst.epoch, gen)
 		if err != nil {
 			return nil, t, fail(reasonLedger, "%w", err)
 		}
-		return n, tail{vEnd: r.restart, chainEnd: r.restart, p: ph.end, position: r.restart, epoch: -1}, nil
+		return n, tail{vEnd: r.restart, chainEnd: r.restart, p: ph.end, position: r.restart, epoch: -1, gen: -1}, nil
 	}
 	cut := t.position
 	if r.hasCut {
@@ -314,113 +320,99 @@ func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *e
 	return n, t, nil
 }
 
-// emptied is the tail of a log without any live batch: retention took them, so
-// the checkpoint or an empty span counts if its physical place is at or below
-// the log start, never if it is lost (F9, H12, M22).
-func (p *Partition) emptied(l *epoch.Log, ph physical, cp *ledger.Checkpoint) tail {
-	t := tail{vEnd: l.Spans[0].VStart, p: ph.start, epoch: -1}
-	for i := len(l.Spans) - 1; i >= 0; i-- {
-		if s := &l.Spans[i]; s.PStart <= ph.start || i == 0 {
-			t.vEnd, t.p = s.VStart, min(s.PStart, ph.end)
-			break
+// anchor is the newest place below ph.bound known to be the end of a live
+// batch: recovery reads forward from it, so that the chain is checked. It is
+// what was confirmed to this owner, or the ledger's checkpoint, or else looked
+// for backwards from the end; nil when there is none.
+func (p *Partition) anchor(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, cp *ledger.Checkpoint, m memory) (*epoch.Checkpoint, error) {
+	fits := func(at int64) bool { return at <= ph.bound && at > ph.start }
+	if m.known {
+		if t := m.tail; t.gen >= 0 && fits(t.p) {
+			return &epoch.Checkpoint{Gen: t.gen, V: t.vEnd, ChainEnd: t.chainEnd, P: t.p, Position: t.position, LastEpoch: t.epoch, Open: t.open}, nil
 		}
-	}
-	if cp != nil && cp.P <= ph.start && cp.V > t.vEnd {
-		t.vEnd, t.p, t.chainEnd, t.epoch = cp.V, cp.P, cp.ChainEnd, cp.LastEpoch
-		return t
-	}
-	t.chainEnd = t.vEnd
-	t.epoch = l.Chain.Truncate(t.vEnd).Newest()
-	return t
-}
-
-// lastLive finds the last live batch below ph.bound: forward with the chain
-// rule from a known one, else backwards.
-func (p *Partition) lastLive(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, cp *ledger.Checkpoint, m memory) (tail, bool, error) {
-	from := tail{p: -1}
-	switch {
-	case m.known && m.tail.p <= ph.bound && m.tail.p >= ph.start:
-		from = m.tail
-	case !m.known && cp != nil && cp.P <= ph.bound && cp.P >= ph.start && cp.P > 0 && cp.Gen == genOf(l):
-		from = tail{vEnd: cp.V, chainEnd: cp.ChainEnd, p: cp.P, epoch: cp.LastEpoch, open: cp.Open}
-	}
-	if from.p >= 0 && from.vEnd > l.Open().VStart && from.p > l.Open().PStart {
-		return p.walkForward(ctx, c, l, dst, ph, from)
+		for i := len(m.recent) - 1; i >= 0; i-- {
+			if t := m.recent[i]; fits(t.p) {
+				return &epoch.Checkpoint{Gen: t.gen, V: t.vEnd, ChainEnd: t.chainEnd, P: t.p, Position: t.vEnd, LastEpoch: t.epoch, Open: t.open}, nil
+			}
+		}
+	} else if cp != nil && (fits(cp.P) || cp.P <= ph.start) {
+		return &epoch.Checkpoint{Gen: cp.Gen, V: cp.V, ChainEnd: cp.ChainEnd, P: cp.P, Position: cp.Position, EndShown: cp.EndShown, LastEpoch: cp.LastEpoch, Open: cp.Open}, nil
 	}
 	return p.walkBack(ctx, c, l, dst, ph)
 }
 
-// walkForward reads on from the batch that ends at from.
-func (p *Partition) walkForward(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, from tail) (tail, bool, error) {
-	t := from
-	w := l.Walk(from.chainEnd, true)
-	_, err := readBatches(ctx, c, dst, p.topic, p.partition, from.p, ph.bound, func(raw protocol.Batch) error {
-		b, err := readHeader(raw, true)
-		if err != nil {
-			return err
+// readTail runs epoch's recovery against the log.
+func (p *Partition) readTail(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, in epoch.RecoverInput) (epoch.Recovered, error) {
+	rec := l.Recover(in)
+	var renumbered protocol.Batch // the last one that may be live
+	for {
+		from, to, more := rec.Next()
+		if !more {
+			break
 		}
-		if b.P < from.p {
-			return nil
-		}
-		pl, v := w.Next(b)
-		p.met.verdict(v)
-		if v == epoch.Live {
-			t = tail{vEnd: pl.VEnd, chainEnd: b.ChainEnd(), p: b.PEnd(), epoch: b.Epoch, open: b.Flags&epoch.FlagOpen != 0}
-		}
-		return nil
-	})
-	return t, true, err
-}
-
-// walkBack looks at ever longer stretches before the end until one holds a live
-// batch. The chain can't be checked backwards; it needs no check as long as one
-// batch is in flight for a partition (H2).
-func (p *Partition) walkBack(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical) (t tail, found bool, err error) {
-	hi := ph.bound
-	for step := int64(1); hi > ph.start && !found; step *= 4 {
-		lo := max(ph.start, hi-step)
-		first := lo
-		_, err = readBatches(ctx, c, dst, p.topic, p.partition, lo, hi, func(raw protocol.Batch) error {
-			b, err := readHeader(raw, false)
-			if err != nil {
-				return err
-			}
-			first = min(first, b.P)
-			if _, v := l.Classify(b); v != epoch.Live {
-				return nil
-			}
-			if b.Flags&epoch.FlagRenumbered != 0 {
-				if b, err = readHeader(raw, true); err != nil {
-					return err
+		_, err := readBatches(ctx, c, dst, p.topic, p.partition, from, to, func(raw protocol.Batch) error {
+			b := readHeader(raw)
+			if b.VCount == 0 && b.Stamped {
+				if _, v := l.Classify(b); v == epoch.Live {
+					renumbered = append(renumbered[:0], raw...)
 				}
 			}
-			pl, v := l.Classify(b)
-			if v == epoch.Live {
-				found = true
-				t = tail{vEnd: pl.VEnd, chainEnd: b.ChainEnd(), p: b.PEnd(), epoch: b.Epoch, open: b.Flags&epoch.FlagOpen != 0}
+			rec.Feed(b)
+			return nil
+		})
+		if err != nil {
+			return epoch.Recovered{}, err
+		}
+	}
+	got := rec.Result()
+	if got.NeedVCount && len(renumbered) > 0 {
+		b := readHeader(renumbered)
+		n, err := protocol.VirtualCount(renumbered)
+		if err != nil {
+			return got, fail(reasonDestination, "the destination's batch at offset %d can't be read: %w", b.P, err)
+		}
+		b.VCount = n
+		rec.Feed(b)
+		got = rec.Result()
+	}
+	for _, v := range []epoch.Verdict{epoch.Foreign, epoch.Gap} {
+		p.met.verdict(v, got.Count[v])
+	}
+	return got, nil
+}
+
+// walkBack looks at ever longer stretches before ph.bound until one holds a
+// batch that is live by its header. The chain can't be checked backwards; a
+// recovery that reads from there checks what follows.
+func (p *Partition) walkBack(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical) (*epoch.Checkpoint, error) {
+	var found *epoch.Checkpoint
+	hi := ph.bound
+	for step := int64(1); hi > ph.start && found == nil; step *= 4 {
+		lo := max(ph.start, hi-step)
+		first := lo
+		_, err := readBatches(ctx, c, dst, p.topic, p.partition, lo, hi, func(raw protocol.Batch) error {
+			b := readHeader(raw)
+			first = min(first, b.P)
+			if pl, v := l.Classify(b); v == epoch.Live && b.Stamped {
+				// The true end of a renumbered batch is read again by readTail,
+				// unless this says it is known: so it must not be too high.
+				found = &epoch.Checkpoint{Gen: b.Gen, V: pl.VEnd, ChainEnd: b.ChainEnd(), P: b.PEnd(), Position: pl.VEnd, LastEpoch: b.Epoch, Open: b.Flags&epoch.FlagOpen != 0}
+				if b.VCount == 0 {
+					n, err := protocol.VirtualCount(raw)
+					if err != nil {
+						return fail(reasonDestination, "the destination's batch at offset %d can't be read: %w", b.P, err)
+					}
+					found.V, found.Position = b.V+n, b.V+n
+				}
 			}
 			return nil
 		})
 		if err != nil {
-			return t, false, err
+			return nil, err
 		}
 		hi = first
 	}
-	return t, found, nil
-}
-
-// tailOrder keeps hazard H1's rule on a compacted topic: no dead batch may stay
-// behind a live one it shares keys with, or the cleaner removes the live one.
-// What will be mirrored again behind it does no harm.
-func (p *Partition) tailOrder(ctx context.Context, c *kconn.Conn, dst leader, ph physical, t tail) error {
-	_, err := readBatches(ctx, c, dst, p.topic, p.partition, t.p, ph.end, func(raw protocol.Batch) error {
-		b, err := readHeader(raw, false)
-		if err != nil {
-			return err
-		}
-		return deadBehind(b, t.p, t.vEnd)
-	})
-	return err
+	return found, nil
 }
 
 // stretch is a physical range that somebody else wrote, in front of a batch of
@@ -434,11 +426,7 @@ func (p *Partition) inspect(ctx context.Context) error {
 	p.mu.Unlock()
 	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
 		_, err := readBatches(ctx, c, dst, p.topic, p.partition, s.from, s.to, func(raw protocol.Batch) error {
-			b, err := readHeader(raw, false)
-			if err != nil {
-				return err
-			}
-			return deadBehind(b, s.from, s.v)
+			return deadBehind(readHeader(raw), s.from, s.v)
 		})
 		return err
 	})
@@ -455,9 +443,9 @@ func (p *Partition) inspect(ctx context.Context) error {
 
 // deadBehind is the failure for a batch at or behind physical offset p of a
 // compacted topic that won't be followed by live copies of its records, which
-// are mirrored from v on.
+// are mirrored from v on (H1: the cleaner keeps the later copy).
 func deadBehind(b epoch.Batch, p, v int64) error {
-	if b.P < p || b.Stamped && b.V >= v || b.Flags&epoch.FlagHidden != 0 && b.Stamped {
+	if b.P < p || b.Control || b.Stamped && (b.V >= v || b.Flags&epoch.FlagHidden != 0) {
 		return nil
 	}
 	what := "an unstamped batch (a direct write)"
@@ -467,24 +455,17 @@ func deadBehind(b epoch.Batch, p, v int64) error {
 	return failForGood(reasonCompaction, "on this compacted topic %s lies at physical offset %d behind mirrored records: the cleaner would keep it and remove theirs. Delete the destination topic and mirror it anew", what, b.P)
 }
 
-// readHeader is what the rules need of a physical batch. count: the true
-// virtual length of a renumbered one, which stands in its records.
-func readHeader(raw protocol.Batch, count bool) (epoch.Batch, error) {
-	b := epoch.Batch{P: raw.BaseOffset(), Count: int64(raw.LastOffsetDelta()) + 1, PEpoch: raw.PartitionLeaderEpoch()}
+// readHeader is what the rules need of a physical batch. VCount stays 0 for a
+// renumbered one: it stands in its records.
+func readHeader(raw protocol.Batch) epoch.Batch {
+	b := epoch.Batch{P: raw.BaseOffset(), Count: int64(raw.LastOffsetDelta()) + 1, PEpoch: raw.PartitionLeaderEpoch(), Control: raw.IsControl()}
 	s, ok := raw.ReadStamp()
 	if !ok {
-		return b, nil
+		return b
 	}
-	b.Stamped, b.V, b.Hole, b.Flags, b.Gen, b.Epoch, b.VCount = true, s.V, s.Hole, s.Flags, s.Gen, s.Epoch, b.Count
-	if s.Flags&epoch.FlagRenumbered != 0 {
-		b.VCount = 0
-		if count {
-			n, err := protocol.VirtualCount(raw)
-			if err != nil {
-				return b, fail(reasonDestination, "the destination's batch at offset %d can't be read: %w", b.P, err)
-			}
-			b.VCount = n
-		}
+	b.Stamped, b.V, b.Hole, b.Flags, b.Gen, b.Epoch = true, s.V, s.Hole, s.Flags, s.Gen, s.Epoch
+	if s.Flags&epoch.FlagRenumbered == 0 {
+		b.VCount = b.Count
 	}
-	return b, nil
+	return b
 }

@@ -1,8 +1,10 @@
 package mirror
 
-// sample tells readers of this instance where a confirmed batch lies; only a
-// hint that saves them round trips. mu is held.
-func (p *Partition) sample(v, at, maxTS int64) {}
+import "github.com/lockstep-kafka/lockstep/epoch"
 
-// forgetSamples drops what was said about physical offsets from at on.
-func (p *Partition) forgetSamples(at int64) {}
+// sample tells readers of this instance where a confirmed batch lies; hints
+// that save them round trips. mu is held.
+func (p *Partition) sample(v, at, maxTS int64) {
+	p.live.Sample(v, at)
+	p.live.Times(func(t *epoch.TimeIndex) { t.Add(at, maxTS) })
+}

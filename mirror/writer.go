@@ -298,10 +298,12 @@ func (p *Partition) answer(it *item, a *kmsg.ProduceResponseTopicPartition) (src
 
 // confirm: it lies at physical offset base. mu is held.
 func (p *Partition) confirm(it *item, base int64) {
-	p.tail = tail{vEnd: it.vEnd, chainEnd: it.base + it.count, p: base + it.count, position: it.next, epoch: it.epoch, open: it.open}
+	now := time.Now()
+	p.tail = tail{vEnd: it.vEnd, chainEnd: it.base + it.count, p: base + it.count, position: it.next, epoch: it.epoch, open: it.open, gen: p.gen, at: now.UnixMilli()}
+	p.recent.add(p.tail)
 	p.expected = p.tail.p
 	p.produceTry = 0
-	p.stats.lastAppend = time.Now()
+	p.stats.lastAppend = now
 	p.stats.bytes += int64(it.size)
 	p.stats.records += it.vEnd - it.base
 	p.stats.progressed = true
