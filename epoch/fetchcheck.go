@@ -91,8 +91,17 @@ func (c Chain) TruncateTo(epoch int32, end, localEnd int64) (t int64, again bool
 	if end < 0 {
 		return -1, false
 	}
-	if epoch < 0 || len(c) == 0 || c[0].Epoch > epoch {
+	if epoch < 0 || len(c) == 0 {
 		return min(end, localEnd), false
+	}
+	if c[0].Epoch > epoch {
+		// Nothing of ours is the source's. A cut that moves nothing would get
+		// the same answer for ever; Kafka's own look-up, (epoch, our first
+		// start), goes there at once.
+		if end < localEnd {
+			return end, false
+		}
+		return min(c[0].Start, localEnd), false
 	}
 	f, fo := c.EndOffsetFor(epoch, localEnd)
 	switch f {

@@ -35,8 +35,8 @@ func (x *Index) Add(v, p int64) {
 		return // v above, p not behind: of a branch that was cut
 	}
 	j := i
-	for j < len(x.s) && x.s[j].P < p || j < len(x.s) && x.s[j].V == v && x.s[j].P <= p {
-		j++ // v not below, p before: cut since
+	for j < len(x.s) && x.s[j].P <= p {
+		j++ // v not below, p not behind: cut since, or this very sample
 	}
 	if j < len(x.s) && x.s[j].V == v {
 		return

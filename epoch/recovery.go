@@ -277,7 +277,9 @@ func (r *Recovery) Result() Recovered {
 			o.NeedVCount = false
 			o.VEnd = max(o.VEnd, cp.V)
 			o.Position = max(o.VEnd, min(cp.Position, r.l.vLimit(cpSpan))) // not above a cut made since
-			o.Open = cp.Open
+			if o.Position == cp.Position {
+				o.Open = cp.Open
+			}
 		}
 	default:
 		r.withoutLive(&o, cp, cpSpan)
@@ -312,7 +314,8 @@ func (r *Recovery) withoutLive(o *Recovered, cp *Checkpoint, cpSpan int) {
 	o.VEnd = o.Position
 	if cpSpan >= 0 && cp.P <= r.in.PStart && cp.P <= r.in.PEnd && cp.V >= o.VEnd {
 		o.Basis = BasisCheckpoint
-		o.VEnd, o.ChainEnd, o.Position, o.Open = cp.V, cp.ChainEnd, max(cp.V, min(cp.Position, r.l.vLimit(cpSpan))), cp.Open
+		o.VEnd, o.ChainEnd, o.Position = cp.V, cp.ChainEnd, max(cp.V, min(cp.Position, r.l.vLimit(cpSpan)))
+		o.Open = cp.Open && o.Position == cp.Position
 	}
 }
 
