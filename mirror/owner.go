@@ -179,6 +179,9 @@ func (w *Owner) Run(ctx context.Context) error {
 		kgo.HeartbeatInterval(w.o.SessionTimeout/3),
 		// Longer than a release may take, or the group would drop us for it.
 		kgo.RebalanceTimeout(3*w.o.SessionTimeout),
+		// A coordinator that hangs is given up early, at the end too.
+		kgo.RequestTimeoutOverhead(max(w.o.SessionTimeout/2, time.Second)),
+		kgo.RetryTimeout(w.o.SessionTimeout),
 		kgo.DisableAutoCommit(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtEnd()),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { w.assign(m[ledger.Topic]) }),

@@ -221,6 +221,29 @@ func TestOwnerSameInstanceID(t *testing.T) {
 	require.ErrorContains(t, a.stop(), `instance.id "one"`)
 }
 
+// A static member that ends releases what it has, and gets it back.
+func TestOwnerStaticRestart(t *testing.T) {
+	seed := ownerCluster(t)
+	a := startOwner(t, seed, "restart", OwnerOptions{InstanceID: "one"})
+	a.until(t, count(ledger.Partitions))
+	require.NoError(t, a.stop())
+	require.Len(t, a.given(), ledger.Partitions)
+	b := startOwner(t, seed, "restart", OwnerOptions{InstanceID: "one"})
+	b.until(t, count(ledger.Partitions))
+}
+
+// The cluster is gone: Run still ends, soon.
+func TestOwnerEndsWithoutCluster(t *testing.T) {
+	seed := ownerCluster(t)
+	a := startOwner(t, seed, "gone", OwnerOptions{})
+	a.until(t, count(ledger.Partitions))
+	a.valve.set(true)
+	begun := time.Now()
+	require.NoError(t, a.stop())
+	t.Logf("ended after %v", time.Since(begun))
+	require.Empty(t, a.Owned())
+}
+
 func TestOwnerRefusesShortSessions(t *testing.T) {
 	_, err := NewOwner(OwnerOptions{SessionTimeout: time.Millisecond})
 	require.ErrorContains(t, err, "instance.session_timeout")

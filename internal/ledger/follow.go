@@ -18,8 +18,6 @@ import (
 const (
 	// retryPause is how long a view waits after an error before it asks again.
 	retryPause = 200 * time.Millisecond
-	// leaderRefresh is how often leaders are looked up without an error.
-	leaderRefresh = 30 * time.Second
 	// fetchPartitionBytes and fetchBytes bound one answer. A larger batch is
 	// still returned whole (KIP-74), so nothing gets stuck.
 	fetchPartitionBytes = 1 << 20
@@ -77,7 +75,9 @@ func (v *View) Run(ctx context.Context) error {
 	defer r.wg.Wait()
 	defer cancel()
 	for {
-		wait := leaderRefresh
+		// Without an error too: a leader that the cluster has replaced may
+		// still answer, with an end that is no longer the end.
+		wait := v.opts.Lease / 4
 		leaders, err := ledgerLeaders(ctx, cl)
 		var perm *TopicError
 		switch {
@@ -257,6 +257,9 @@ func (r *reader) fetch(ctx context.Context, broker int32, req *kmsg.FetchRequest
 	}
 	// The lease counts from before the question: the answer is not newer.
 	sent := time.Now()
+	// A broker that hangs is given up well within the lease.
+	ctx, cancel := context.WithTimeoutCause(ctx, r.v.opts.FetchWait+max(r.v.opts.Lease/4, time.Second), errHangs)
+	defer cancel()
 	kresp, err := r.cl.Broker(int(broker)).Request(ctx, req)
 	if err != nil {
 		return err
@@ -482,6 +485,8 @@ func lastBatch(b []byte) (end int64, epoch int32) {
 	}
 	return end, epoch
 }
+
+var errHangs = errors.New("the broker does not answer")
 
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

@@ -12,6 +12,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
+// attempt is how long a partition's leader is given before it is looked up
+// again: it may hang, and another lead.
+const attempt = 3 * time.Second
+
 // entry is a record to be written; a nil value is a tombstone.
 type entry struct {
 	key   string
@@ -133,14 +137,16 @@ func (w *Writer) produce(ctx context.Context, n int32, b batch) (base int64, err
 		req := kmsg.NewPtrProduceRequest()
 		req.TransactionID = b.txn
 		req.Acks = -1
-		req.TimeoutMillis = 5000
+		req.TimeoutMillis = int32(attempt.Milliseconds())
 		t := kmsg.NewProduceRequestTopic()
 		t.Topic = Topic
 		rp := kmsg.NewProduceRequestTopicPartition()
 		rp.Partition, rp.Records = n, b.bytes
 		t.Partitions = append(t.Partitions, rp)
 		req.Topics = append(req.Topics, t)
-		kresp, err := w.cl.Broker(int(leader)).Request(ctx, req)
+		actx, cancel := context.WithTimeout(ctx, attempt)
+		defer cancel()
+		kresp, err := w.cl.Broker(int(leader)).Request(actx, req)
 		if err != nil {
 			w.forget(n)
 			return err
@@ -170,7 +176,9 @@ func (w *Writer) end(ctx context.Context, n int32) (end int64, err error) {
 		if err != nil {
 			return err
 		}
-		if end, err = listOffset(ctx, w.cl, leader, n, -1); err != nil {
+		actx, cancel := context.WithTimeout(ctx, attempt)
+		defer cancel()
+		if end, err = listOffset(actx, w.cl, leader, n, -1); err != nil {
 			w.forget(n)
 		}
 		return err
