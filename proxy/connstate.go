@@ -40,9 +40,11 @@ type cursor struct {
 	ru bool
 }
 
-// mark says: who wants v reads on at p.
+// mark says: who wants v reads on at p, and the chain of batches stands there at
+// chain (-1: not known, as after a look-up; the first batch then only has to
+// reach down to v).
 type mark struct {
-	v, p int64
+	v, p, chain int64
 }
 
 // spanSet identifies the span list a physical offset was found under. A new
@@ -86,26 +88,26 @@ func (s *connState) cursor(k partKey, l *epoch.Log) *cursor {
 	return c
 }
 
-// find returns the physical offset to read from for virtual offset v.
-func (c *cursor) find(v int64) (p int64, ok bool) {
+// find returns where to read on for virtual offset v.
+func (c *cursor) find(v int64) (m mark, ok bool) {
 	for _, m := range [...]mark{c.next, c.prev} {
 		if m.v == v {
-			return m.p, true
+			return m, true
 		}
 	}
-	return 0, false
+	return mark{}, false
 }
 
-// advance: the client that asked for v is read on at p without having been
-// given anything (what lay before is hidden), or will ask for v next.
-func (c *cursor) advance(v, p int64) {
-	if c.next.v != v {
+// advance: the client that asked for m.v is read on at m.p without having been
+// given anything (what lay before is hidden), or will ask for m.v next.
+func (c *cursor) advance(m mark) {
+	if c.next.v != m.v {
 		c.prev = c.next
 	}
-	c.next = mark{v, p}
+	c.next = m
 }
 
 // forget drops what is known, not the isolation alarm.
 func (c *cursor) forget() {
-	c.next, c.prev, c.seen = mark{-1, -1}, mark{-1, -1}, -1
+	c.next, c.prev, c.seen = mark{-1, -1, -1}, mark{-1, -1, -1}, -1
 }

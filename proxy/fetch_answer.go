@@ -173,6 +173,7 @@ type shown struct {
 type pick struct {
 	batches []shown
 	next    int64 // physical offset to read on from
+	chain   int64 // chain end there, -1: not known
 	held    bool
 	hidden  int
 }
@@ -181,8 +182,12 @@ type pick struct {
 // one span that chain, from the one that holds the offset asked for.
 func (p *fetchPart) choose(records []byte) pick {
 	l := p.log.Log
-	w := l.Walk(p.offset, false).Lenient(confirmed(p.log))
-	out := pick{next: p.p}
+	w := l.Walk(p.offset, false)
+	if p.chain >= 0 {
+		w = l.Walk(p.chain, true)
+	}
+	w.Lenient(confirmed(p.log))
+	out := pick{next: p.p, chain: p.chain}
 	rest := records
 	for len(rest) > 0 {
 		b, after, err := protocol.NextBatch(rest)
@@ -222,7 +227,10 @@ func (p *fetchPart) choose(records []byte) pick {
 			}
 		}
 		out.batches = append(out.batches, shown{hit: hit{b, e, at}, from: from, to: from + len(b)})
-		out.next = e.PEnd()
+		out.next, out.chain = e.PEnd(), e.ChainEnd()
+		if !e.Stamped {
+			out.chain = at.VEnd
+		}
 	}
 	return out
 }
@@ -291,7 +299,7 @@ func (f *fetch) slow(p *fetchPart, out *pick, done func()) {
 				n++
 			}
 			if n < len(out.batches) {
-				out.next = out.batches[n].at.P
+				out.next, out.chain = out.batches[n].at.P, -1
 			}
 			out.batches, out.held = out.batches[:max(n, min(end, n))], true
 		}
@@ -335,15 +343,15 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 	case len(pieces) > 0:
 		p.outcome = outAnswer
 		f.h.atlas.chart(p.partKey, l).add(out.batches[0].at.V, out.batches[0].at.P)
-		c.advance(p.offset, p.p)
-		c.advance(end, out.next)
+		c.advance(mark{p.offset, p.p, p.chain})
+		c.advance(mark{end, out.next, out.chain})
 		c.seen = max(c.seen, end)
 	case out.held:
 		p.outcome = outHeld
-		c.advance(p.offset, out.next)
+		c.advance(mark{p.offset, out.next, out.chain})
 	case out.next > p.p:
 		p.outcome = outMoved
-		c.advance(p.offset, out.next)
+		c.advance(mark{p.offset, out.next, out.chain})
 	case c.ru && f.q.IsolationLevel != 0 && !p.sided:
 		p.outcome = outAgain
 	}
@@ -364,7 +372,7 @@ func (p *fetchPart) marks(raw protocol.FetchPartition, out pick, end, seen int64
 	l := p.log.Log
 	open := l.Spans[len(l.Spans)-1]
 	known := endBelow(p.log, raw.HighWatermark)
-	hw := max(end, seen, open.VStart)
+	hw := max(end, seen, l.Start, l.Spans[0].VStart)
 	if known.ok {
 		hw = max(hw, known.v) // H14: never by the distance to the broker's own
 	}

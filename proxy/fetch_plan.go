@@ -21,6 +21,7 @@ type fetchPart struct {
 
 	log   *ledger.Partition // the snapshot it was planned under
 	p     int64             // physical offset to read from
+	chain int64             // chain end there, -1: not known
 	code  int16             // our own answer; the broker is asked nonetheless, an error of its comes first
 	split epoch.Entry       // our own answer: DivergingEpoch, when its epoch is >= 0
 	// unfenced: the client's leader epoch is the one shown, though the broker's
@@ -190,8 +191,8 @@ func (p *fetchPart) check(e ends, start int64) (epoch.FetchAnswer, epoch.Entry) 
 
 // seek finds the physical offset to read from.
 func (f *fetch) seek(p *fetchPart, done func()) {
-	if at, ok := f.x.State().cursor(p.partKey, p.log.Log).find(p.offset); ok {
-		p.p = at
+	if m, ok := f.x.State().cursor(p.partKey, p.log.Log).find(p.offset); ok {
+		p.p, p.chain = m.p, m.chain
 		done()
 		return
 	}
@@ -210,7 +211,7 @@ func (f *fetch) seek(p *fetchPart, done func()) {
 				done()
 			case p.offset < start:
 				f.confirm(p, done)
-			case p.offset <= endBelow(p.log, r.end).position:
+			case p.offset <= max(endBelow(p.log, r.end).position, p.log.Log.Open().VStart):
 				f.locate(p, r, -1, done)
 			default:
 				r.tail(p.log, r.end, func(e ends, code int16) {
@@ -231,13 +232,13 @@ func (f *fetch) seek(p *fetchPart, done func()) {
 
 func (f *fetch) locate(p *fetchPart, r *reader, seen int64, done func()) {
 	r.locate(p.log, p.offset, func(at int64, code int16) {
-		p.p = at
+		p.p, p.chain = at, -1
 		if code != 0 {
 			p.p = 0
 			p.refuse(code)
 		} else {
 			c := f.x.State().cursor(p.partKey, p.log.Log)
-			c.advance(p.offset, at)
+			c.advance(mark{p.offset, at, -1})
 			c.seen = max(c.seen, seen)
 		}
 		done()

@@ -218,9 +218,9 @@ func (f *fetch) reply() {
 	if f.session != nil {
 		resp.SessionID = f.session.id
 	}
-	if f.h.address != nil {
+	if to := addresses(f.x); to != nil {
 		resp.NodeEndpoints = f.resp.NodeEndpoints
-		resp.MapEndpoints(f.h.address)
+		resp.MapEndpoints(to)
 	}
 	given := map[wantedKey]bool{}
 	var t *protocol.FetchTopic

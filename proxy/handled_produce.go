@@ -155,14 +155,15 @@ func (f *produce) sendOn() {
 		if err == nil {
 			err = protocol.AdjustLeaderEpochs(protocol.KeyProduce, f.q.Version, body, f.h.shownEpoch)
 		}
-		if err == nil && f.writable {
-			body, err = f.mapAnswer(body)
+		to := addresses(f.x)
+		if err == nil && (f.writable || to == nil) {
+			body, err = f.mapAnswer(body, to == nil)
 		}
 		if err == nil {
 			body, err = f.q.MergeAnswer(body)
 		}
-		if err == nil && f.h.address != nil {
-			body, err = protocol.RewriteAddresses(protocol.KeyProduce, f.q.Version, body, f.h.address)
+		if err == nil && to != nil {
+			body, err = protocol.RewriteAddresses(protocol.KeyProduce, f.q.Version, body, to)
 		}
 		if err != nil {
 			if err != errExchangeOver {
@@ -175,11 +176,14 @@ func (f *produce) sendOn() {
 }
 
 // mapAnswer turns the base offsets of STOPPED mirror partitions into virtual
-// ones.
-func (f *produce) mapAnswer(body []byte) ([]byte, error) {
+// ones; strip takes out the node endpoints.
+func (f *produce) mapAnswer(body []byte, strip bool) ([]byte, error) {
 	r := kmsg.NewPtrProduceResponse()
 	if err := protocol.DecodeBody(f.q.Version, body, r); err != nil {
 		return nil, fmt.Errorf("produce answer: %w", err)
+	}
+	if strip {
+		r.Brokers = nil
 	}
 	for i := range r.Topics {
 		t := &r.Topics[i]

@@ -18,12 +18,10 @@ import (
 // Whatever is answered for a mirror topic has been asked of the broker as the
 // client, on the client's own connection; an error in that answer is passed on.
 type handlers struct {
-	view    ledgerView
-	log     *slog.Logger
-	work    *workers
-	atlas   atlas
-	address protocol.AddressFunc // for node endpoints in Fetch answers; nil: they are left out
-
+	view             ledgerView
+	log              *slog.Logger
+	work             *workers
+	atlas            atlas
 	fetchUpstreamMax int32 // most bytes asked of a broker for one Fetch
 	now              func() time.Time
 	count            handlerCounters
@@ -47,13 +45,12 @@ type handlerOptions struct {
 	Logger           *slog.Logger
 	Workers          int   // goroutines for decompression, default 2
 	FetchUpstreamMax int32 // bytes, default 8 MiB
-	Address          protocol.AddressFunc
 	Counters         handlerCounters
 }
 
 func newHandlers(o handlerOptions) *handlers {
 	h := &handlers{
-		view: o.View, log: o.Logger, address: o.Address, count: o.Counters,
+		view: o.View, log: o.Logger, count: o.Counters,
 		fetchUpstreamMax: o.FetchUpstreamMax, now: time.Now,
 	}
 	if h.log == nil {
@@ -180,6 +177,21 @@ func (h *handlers) reread(x exchange, cb func(ok bool)) {
 		}
 	}
 	look()
+}
+
+// addresser is implemented by exchanges that know under which addresses their
+// client sees the brokers.
+type addresser interface {
+	Advertise(nodeID int32, host string, port int32) (newHost string, newPort int32, ok bool)
+}
+
+// addresses maps the node endpoints (KIP-951) in answers that handlers build;
+// nil: leave them out, clients then ask for metadata.
+func addresses(x exchange) protocol.AddressFunc {
+	if a, ok := x.(addresser); ok {
+		return a.Advertise
+	}
+	return nil
 }
 
 // replyKmsg answers with a kmsg response of the request's version.

@@ -44,7 +44,9 @@ func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)
 				cb(ends{}, code)
 			case ok:
 				r.endOf(h, func(v int64, code int16) {
-					cb(ends{v, max(v, known.position), max(v, known.position, known.shown)}, code)
+					// The newest span begins where the owner stood, at the least.
+					position := max(v, known.position, p.Log.Open().VStart)
+					cb(ends{v, position, max(position, known.shown)}, code)
 				})
 			case known.ok:
 				cb(known.ends(), 0)
@@ -62,8 +64,8 @@ func (k knownEnd) ends() ends {
 // emptyEnds are the ends of a log without a live batch at or above physical log
 // start: retention took the last one, or none was ever written.
 func emptyEnds(p *ledger.Partition, start int64) ends {
-	if cp := checkpointOf(p); cp != nil && cp.P <= start {
-		return knownEnd{v: cp.V, position: cp.Position, shown: cp.EndShown}.ends()
+	if known := endBelow(p, maxOffset); known.ok && known.p <= start {
+		return known.ends()
 	}
 	v := max(p.Log.Spans[len(p.Log.Spans)-1].VStart, p.Log.Start)
 	return ends{v, v, v}

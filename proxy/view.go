@@ -33,7 +33,7 @@ func checkpointOf(p *ledger.Partition) *ledger.Checkpoint {
 	if cp == nil || p.Record == nil || cp.Lineage != p.Record.Lineage {
 		return nil
 	}
-	last := p.Log.Spans[len(p.Log.Spans)-1]
+	last := p.Log.Open()
 	if cp.V > last.VStart && (last.Kind == epoch.Mirrored && cp.Gen != last.Gen) {
 		return nil
 	}
@@ -66,7 +66,7 @@ func endBelow(p *ledger.Partition, hw int64) knownEnd {
 // confirmed is the physical offset below which the owner has ruled on what is
 // live: a hole there is the cleaner's work, not a lost batch (DESIGN §1).
 func confirmed(p *ledger.Partition) int64 {
-	last := p.Log.Spans[len(p.Log.Spans)-1]
+	last := p.Log.Open()
 	return max(endBelow(p, maxOffset).p, last.PStart)
 }
 

@@ -1,0 +1,602 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// The handlers' tests run against a simulated broker: logs of physical batches
+// in memory, answering as Kafka 4.x does, behind an exchange whose loop and
+// clock the test turns by hand.
+
+// simRecord is a record of a batch to be built.
+type simRecord struct {
+	delta int32
+	ts    int64
+	value string
+}
+
+// simBatch builds a v2 batch as a producer on the source would have.
+func simBatch(t require.TestingT, base int64, last int32, recs ...simRecord) protocol.Batch {
+	var payload []byte
+	h := kmsg.RecordBatch{
+		FirstOffset: base, Magic: 2, LastOffsetDelta: last, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, PartitionLeaderEpoch: -1,
+		NumRecords: int32(len(recs)),
+	}
+	if len(recs) > 0 {
+		h.FirstTimestamp, h.MaxTimestamp = recs[0].ts, recs[0].ts
+	}
+	for _, r := range recs {
+		k := kmsg.Record{TimestampDelta64: r.ts - h.FirstTimestamp, OffsetDelta: r.delta, Value: []byte(r.value)}
+		k.Length = int32(len(k.AppendTo(nil)) - 1)
+		payload = k.AppendTo(payload)
+		h.MaxTimestamp = max(h.MaxTimestamp, r.ts)
+	}
+	h.Records = payload
+	h.Length = int32(49 + len(payload))
+	b := protocol.Batch(h.AppendTo(nil))
+	binary.BigEndian.PutUint32(b[17:], crc32.Checksum(b[21:], crc32.MakeTable(crc32.Castagnoli)))
+	out, rest, err := protocol.NextBatch(b)
+	require.NoError(t, err)
+	require.Empty(t, rest)
+	return out
+}
+
+// dense is a batch of n records without holes, values "<v>" from v on.
+func dense(t require.TestingT, v int64, n int, ts int64) protocol.Batch {
+	recs := make([]simRecord, n)
+	for i := range recs {
+		recs[i] = simRecord{int32(i), ts, fmt.Sprint(v + int64(i))}
+	}
+	return simBatch(t, v, int32(n-1), recs...)
+}
+
+// simPart is one partition on the simulated broker.
+type simPart struct {
+	batches   []protocol.Batch
+	start     int64
+	hw        int64 // -1: the log end
+	lso       int64 // -1: the high watermark
+	epoch     int32
+	preferred int32
+}
+
+func (p *simPart) end() int64 {
+	if n := len(p.batches); n > 0 {
+		return p.batches[n-1].NextOffset()
+	}
+	return p.start
+}
+
+func (p *simPart) high() int64 {
+	if p.hw >= 0 {
+		return p.hw
+	}
+	return p.end()
+}
+
+func (p *simPart) stable() int64 {
+	if p.lso >= 0 {
+		return p.lso
+	}
+	return p.high()
+}
+
+// put appends a batch, stamped or not, as Produce would.
+func (p *simPart) put(t require.TestingT, b protocol.Batch) (base int64) {
+	base = p.end()
+	b.SetBase(base, p.epoch)
+	p.batches = append(p.batches, b)
+	return base
+}
+
+// sim is the broker.
+type sim struct {
+	t       require.TestingT
+	parts   map[partKey]*simPart
+	ids     map[[16]byte]string
+	deny    map[string]map[int16]int16 // topic → api key → error
+	asked   []kmsg.Request             // all but the forwarded
+	reads   int                        // partitions fetched
+	onFetch func()                     // before a main Fetch (v13+, or by a client) is answered
+}
+
+func newSim(t require.TestingT) *sim {
+	return &sim{t: t, parts: map[partKey]*simPart{}, ids: map[[16]byte]string{}, deny: map[string]map[int16]int16{}}
+}
+
+func (s *sim) part(topic string, p int32) *simPart {
+	k := partKey{topic, p}
+	if s.parts[k] == nil {
+		s.parts[k] = &simPart{hw: -1, lso: -1, preferred: -1, epoch: 5}
+	}
+	return s.parts[k]
+}
+
+func (s *sim) refusal(topic string, key int16, p int32) (*simPart, int16) {
+	if code := s.deny[topic][key]; code != 0 {
+		return nil, code
+	}
+	part := s.parts[partKey{topic, p}]
+	if part == nil {
+		return nil, kerr.UnknownTopicOrPartition.Code
+	}
+	return part, 0
+}
+
+func (s *sim) answer(req kmsg.Request) kmsg.Response {
+	s.asked = append(s.asked, req)
+	switch q := req.(type) {
+	case *kmsg.FetchRequest:
+		return s.fetch(q)
+	case *kmsg.ListOffsetsRequest:
+		return s.listOffsets(q)
+	case *kmsg.OffsetForLeaderEpochRequest:
+		return s.epochs(q)
+	case *kmsg.ProduceRequest:
+		return s.produce(q)
+	case *kmsg.DeleteRecordsRequest:
+		return s.deleteRecords(q)
+	}
+	require.FailNow(s.t, "unexpected request", "%T", req)
+	return nil
+}
+
+func (s *sim) fetch(q *kmsg.FetchRequest) kmsg.Response {
+	require.EqualValues(s.t, 0, q.SessionID, "the proxy keeps sessions itself")
+	require.EqualValues(s.t, -1, q.SessionEpoch)
+	if s.onFetch != nil {
+		s.onFetch()
+	}
+	r := q.ResponseKind().(*kmsg.FetchResponse)
+	left, first := int64(q.MaxBytes), true
+	for _, t := range q.Topics {
+		name := t.Topic
+		unknownID := false
+		if q.Version >= 13 {
+			n, ok := s.ids[t.TopicID]
+			name, unknownID = n, !ok
+		}
+		rt := kmsg.NewFetchResponseTopic()
+		rt.Topic, rt.TopicID = t.Topic, t.TopicID
+		for _, p := range t.Partitions {
+			s.reads++
+			a := kmsg.NewFetchResponseTopicPartition()
+			a.Partition, a.HighWatermark, a.LastStableOffset, a.LogStartOffset = p.Partition, -1, -1, -1
+			a.RecordBatches = []byte{}
+			part, code := s.refusal(name, 1, p.Partition)
+			switch {
+			case unknownID:
+				code = kerr.UnknownTopicID.Code
+			case code != 0:
+			case p.CurrentLeaderEpoch >= 0 && p.CurrentLeaderEpoch < part.epoch:
+				code = kerr.FencedLeaderEpoch.Code
+			case p.CurrentLeaderEpoch > part.epoch:
+				code = kerr.UnknownLeaderEpoch.Code
+			case p.FetchOffset < part.start || p.FetchOffset > part.end():
+				code = kerr.OffsetOutOfRange.Code
+			}
+			if a.ErrorCode = code; code == 0 {
+				a.HighWatermark, a.LastStableOffset, a.LogStartOffset = part.high(), part.stable(), part.start
+				a.PreferredReadReplica = part.preferred
+				limit := part.high()
+				if q.IsolationLevel == 1 {
+					limit = part.stable()
+				}
+				room := min(left, int64(p.PartitionMaxBytes))
+				for _, b := range part.batches {
+					if b.NextOffset() <= p.FetchOffset || b.NextOffset() > limit {
+						continue
+					}
+					if first || int64(len(b)) <= room {
+						a.RecordBatches = append(a.RecordBatches, b...)
+					} else {
+						a.RecordBatches = append(a.RecordBatches, b[:max(room, 0)]...)
+						room = 0
+						break
+					}
+					room -= int64(len(b))
+					first = false
+				}
+				left -= int64(len(a.RecordBatches))
+			}
+			rt.Partitions = append(rt.Partitions, a)
+		}
+		r.Topics = append(r.Topics, rt)
+	}
+	return r
+}
+
+func (s *sim) listOffsets(q *kmsg.ListOffsetsRequest) kmsg.Response {
+	r := q.ResponseKind().(*kmsg.ListOffsetsResponse)
+	for _, t := range q.Topics {
+		rt := kmsg.NewListOffsetsResponseTopic()
+		rt.Topic = t.Topic
+		for _, p := range t.Partitions {
+			a := kmsg.NewListOffsetsResponseTopicPartition()
+			a.Partition, a.Timestamp, a.Offset = p.Partition, -1, -1
+			part, code := s.refusal(t.Topic, 2, p.Partition)
+			if a.ErrorCode = code; code == 0 {
+				s.offsetOf(part, q, p.Timestamp, &a)
+			}
+			rt.Partitions = append(rt.Partitions, a)
+		}
+		r.Topics = append(r.Topics, rt)
+	}
+	return r
+}
+
+func (s *sim) offsetOf(p *simPart, q *kmsg.ListOffsetsRequest, ts int64, a *kmsg.ListOffsetsResponseTopicPartition) {
+	a.LeaderEpoch = p.epoch
+	switch ts {
+	case protocol.TimestampLatest:
+		if a.Offset = p.high(); q.IsolationLevel == 1 {
+			a.Offset = p.stable()
+		}
+		return
+	case protocol.TimestampEarliest, protocol.TimestampEarliestLocal:
+		a.Offset = p.start
+		return
+	case protocol.TimestampLatestTiered, protocol.TimestampEarliestUpload:
+		return
+	}
+	best := int64(-1)
+	for _, b := range p.batches {
+		err := protocol.Records(b, func(r protocol.RecordView) bool {
+			at, t := b.BaseOffset()+int64(r.OffsetDelta), b.Timestamp(r)
+			if at < p.start || at >= p.high() {
+				return true
+			}
+			if ts == protocol.TimestampMax {
+				if a.Offset < 0 || t > best {
+					best, a.Offset, a.Timestamp = t, at, t
+				}
+			} else if a.Offset < 0 && t >= ts {
+				a.Offset, a.Timestamp = at, t
+			}
+			return true
+		})
+		require.NoError(s.t, err)
+	}
+}
+
+func (s *sim) epochs(q *kmsg.OffsetForLeaderEpochRequest) kmsg.Response {
+	r := q.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
+	for _, t := range q.Topics {
+		rt := kmsg.NewOffsetForLeaderEpochResponseTopic()
+		rt.Topic = t.Topic
+		for _, p := range t.Partitions {
+			a := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+			a.Partition, a.LeaderEpoch, a.EndOffset = p.Partition, -1, -1
+			part, code := s.refusal(t.Topic, 23, p.Partition)
+			switch {
+			case code != 0:
+			case p.CurrentLeaderEpoch >= 0 && p.CurrentLeaderEpoch < part.epoch:
+				code = kerr.FencedLeaderEpoch.Code
+			case p.CurrentLeaderEpoch > part.epoch:
+				code = kerr.UnknownLeaderEpoch.Code
+			case p.LeaderEpoch <= part.epoch:
+				a.LeaderEpoch, a.EndOffset = p.LeaderEpoch, part.end()
+			}
+			a.ErrorCode = code
+			rt.Partitions = append(rt.Partitions, a)
+		}
+		r.Topics = append(r.Topics, rt)
+	}
+	return r
+}
+
+func (s *sim) produce(q *kmsg.ProduceRequest) kmsg.Response {
+	r := q.ResponseKind().(*kmsg.ProduceResponse)
+	for _, t := range q.Topics {
+		rt := kmsg.NewProduceResponseTopic()
+		rt.Topic, rt.TopicID = t.Topic, t.TopicID
+		name := t.Topic
+		if q.Version >= 13 {
+			name = s.ids[t.TopicID]
+		}
+		for _, p := range t.Partitions {
+			a := kmsg.NewProduceResponseTopicPartition()
+			a.Partition, a.BaseOffset = p.Partition, -1
+			part, code := s.refusal(name, 0, p.Partition)
+			if code == 0 && len(p.Records) == 0 {
+				code = kerr.InvalidRecord.Code // ProduceRequest.validateRecords
+			}
+			if a.ErrorCode = code; code == 0 {
+				b, _, err := protocol.NextBatch(append([]byte(nil), p.Records...))
+				require.NoError(s.t, err)
+				a.BaseOffset = part.put(s.t, b)
+			}
+			rt.Partitions = append(rt.Partitions, a)
+		}
+		r.Topics = append(r.Topics, rt)
+	}
+	return r
+}
+
+func (s *sim) deleteRecords(q *kmsg.DeleteRecordsRequest) kmsg.Response {
+	r := q.ResponseKind().(*kmsg.DeleteRecordsResponse)
+	for _, t := range q.Topics {
+		rt := kmsg.NewDeleteRecordsResponseTopic()
+		rt.Topic = t.Topic
+		for _, p := range t.Partitions {
+			a := kmsg.NewDeleteRecordsResponseTopicPartition()
+			a.Partition, a.LowWatermark = p.Partition, -1
+			part, code := s.refusal(t.Topic, 21, p.Partition)
+			if a.ErrorCode = code; code == 0 {
+				part.start = max(part.start, p.Offset)
+				a.LowWatermark = part.start
+			}
+			rt.Partitions = append(rt.Partitions, a)
+		}
+		r.Topics = append(r.Topics, rt)
+	}
+	return r
+}
+
+// fakeView is a ledger view that the test sets.
+type fakeView struct {
+	fresh   bool
+	freshAt time.Time
+	version uint64
+	topics  map[string]bool
+	ids     map[[16]byte]string
+	parts   map[partKey]*ledger.Partition
+}
+
+func (v *fakeView) Fresh() bool                          { return v.fresh }
+func (v *fakeView) FreshAt() time.Time                   { return v.freshAt }
+func (v *fakeView) TopicsVersion() uint64                { return v.version }
+func (v *fakeView) Topics() map[string]bool              { return v.topics }
+func (v *fakeView) Topic(t string) bool                  { return v.topics[t] }
+func (v *fakeView) TopicByID(id [16]byte) (string, bool) { n, ok := v.ids[id]; return n, ok }
+func (v *fakeView) Partition(t string, p int32) *ledger.Partition {
+	return v.parts[partKey{t, p}]
+}
+
+// bench is a handlers value with its simulated surroundings.
+type bench struct {
+	t    testing.TB
+	h    *handlers
+	view *fakeView
+	sim  *sim
+	now  time.Time
+	st   *connState
+	// onWait runs whenever virtual time passes.
+	onWait   func()
+	maxFetch int16
+}
+
+func newBench(t testing.TB) *bench { return newBenchOn(t, t) }
+
+func newBenchOn(t testing.TB, on require.TestingT) *bench {
+	b := &bench{
+		t: t, sim: newSim(on), st: &connState{}, now: time.Unix(1_700_000_000, 0), maxFetch: 18,
+		view: &fakeView{fresh: true, topics: map[string]bool{}, ids: map[[16]byte]string{}, parts: map[partKey]*ledger.Partition{}},
+	}
+	b.view.freshAt = b.now
+	b.h = newHandlers(handlerOptions{View: b.view, Logger: slog.New(slog.DiscardHandler)})
+	b.h.now = func() time.Time { return b.now }
+	return b
+}
+
+// mirror makes a topic's partition a mirror's, with this log.
+func (b *bench) mirror(topic string, p int32, l *epoch.Log) *ledger.Partition {
+	if !b.view.topics[topic] {
+		b.view.topics[topic] = true
+		b.view.version++
+	}
+	rec := &ledger.Record{Mirror: "dc1", Topic: topic, Partition: p, State: epoch.StateMirroring, Lineage: "a", Log: *l}
+	lp := &ledger.Partition{Topic: topic, Partition: p, Record: rec, Log: &rec.Log, Live: &ledger.Live{}}
+	if old := b.view.parts[partKey{topic, p}]; old != nil {
+		lp.Checkpoint, lp.Live = old.Checkpoint, old.Live
+		rec.TopicID, rec.State = old.Record.TopicID, old.Record.State
+	}
+	b.view.parts[partKey{topic, p}] = lp
+	return lp
+}
+
+// id gives a mirror topic or another one its topic id.
+func (b *bench) id(topic string, n byte) [16]byte {
+	id := [16]byte{15: n}
+	b.sim.ids[id] = topic
+	if b.view.topics[topic] {
+		b.view.ids[id] = topic
+		for k, p := range b.view.parts {
+			if k.topic == topic {
+				p.Record.TopicID = id
+			}
+		}
+	}
+	return id
+}
+
+// outcome of an exchange.
+type result struct {
+	body      []byte
+	forwarded bool
+	nothing   bool
+	closed    CloseReason
+	err       error
+	took      time.Duration
+}
+
+// fakeExchange is an exchange on a loop that the test turns.
+type fakeExchange struct {
+	b     *bench
+	hdr   protocol.RequestHeader
+	frame []byte
+	queue []func()
+	posts chan func()
+	timer []fakeTimer
+	done  *result
+}
+
+type fakeTimer struct {
+	at time.Time
+	f  func()
+}
+
+func (x *fakeExchange) Header() protocol.RequestHeader { return x.hdr }
+func (x *fakeExchange) Frame() []byte                  { return x.frame }
+func (x *fakeExchange) State() *connState              { return x.b.st }
+func (x *fakeExchange) BrokerID() int32                { return 1 }
+func (x *fakeExchange) Log() *slog.Logger              { return slog.New(slog.DiscardHandler) }
+func (x *fakeExchange) Post(f func())                  { x.posts <- f }
+
+func (x *fakeExchange) UpstreamVersion(key int16) (lo, hi int16, ok bool) {
+	if key == protocol.KeyFetch {
+		return 4, x.b.maxFetch, true
+	}
+	return 1, 8, true
+}
+
+func (x *fakeExchange) Ask(req kmsg.Request, cb func([]byte, error)) {
+	x.AskFrame(req.Key(), req.GetVersion(), [][]byte{req.AppendTo(nil)}, cb)
+}
+
+func (x *fakeExchange) AskFrame(key, version int16, bufs [][]byte, cb func([]byte, error)) {
+	if x.done != nil {
+		return
+	}
+	req := kmsg.RequestForKey(key)
+	req.SetVersion(version)
+	var body []byte
+	for _, b := range bufs {
+		body = append(body, b...)
+	}
+	require.NoError(x.b.t, req.ReadFrom(body))
+	x.queue = append(x.queue, func() {
+		if f, ok := req.(*kmsg.FetchRequest); ok && f.MaxWaitMillis > 0 && !x.b.ready(f) {
+			x.b.pass(time.Duration(f.MaxWaitMillis) * time.Millisecond)
+		}
+		cb(x.b.sim.answer(req).AppendTo(nil), nil)
+	})
+}
+
+// ready says whether a broker would answer a Fetch at once.
+func (b *bench) ready(q *kmsg.FetchRequest) bool {
+	asked := b.sim.asked
+	defer func(f func()) { b.sim.asked, b.sim.onFetch = asked, f }(b.sim.onFetch)
+	b.sim.onFetch = nil
+	for _, t := range b.sim.fetch(q).(*kmsg.FetchResponse).Topics {
+		for _, p := range t.Partitions {
+			if p.ErrorCode != 0 || len(p.RecordBatches) > 0 || p.PreferredReadReplica >= 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (b *bench) pass(d time.Duration) {
+	b.now = b.now.Add(d)
+	if b.view.fresh {
+		b.view.freshAt = b.now
+	}
+	if b.onWait != nil {
+		b.onWait()
+	}
+}
+
+func (x *fakeExchange) end(r result) {
+	if x.done == nil {
+		x.done = &r
+	}
+}
+
+func (x *fakeExchange) Reply(bufs [][]byte) {
+	var body []byte
+	for _, b := range bufs {
+		body = append(body, b...)
+	}
+	x.end(result{body: body})
+}
+func (x *fakeExchange) ReplyNothing()                  { x.end(result{nothing: true}) }
+func (x *fakeExchange) Forward()                       { x.end(result{forwarded: true}) }
+func (x *fakeExchange) Close(r CloseReason, err error) { x.end(result{closed: r, err: err}) }
+
+func (x *fakeExchange) After(d time.Duration, cb func()) func() {
+	x.timer = append(x.timer, fakeTimer{x.b.now.Add(d), cb})
+	return func() {}
+}
+
+var errStuck = errors.New("nothing left to do, and no answer")
+
+// run gives a request to the handlers and turns the loop until it is answered.
+func (b *bench) run(req kmsg.Request) result {
+	hdr := protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion(), ClientID: []byte("test")}
+	frame := protocol.AppendRequestHeader(nil, hdr.Key, hdr.Version, 7, hdr.ClientID)
+	hdr.HeaderLen = len(frame)
+	x := &fakeExchange{b: b, hdr: hdr, frame: req.AppendTo(frame), posts: make(chan func(), 64)}
+	began := b.now
+	b.h.handle(x)
+	for turns := 0; x.done == nil; turns++ {
+		require.Less(b.t, turns, 100_000, "no end")
+		if len(x.queue) > 0 {
+			f := x.queue[0]
+			x.queue = x.queue[1:]
+			f()
+			continue
+		}
+		b.h.wait()
+		select {
+		case f := <-x.posts:
+			f()
+			continue
+		default:
+		}
+		if len(x.timer) == 0 {
+			require.NoError(b.t, errStuck)
+		}
+		first := 0
+		for i := range x.timer {
+			if x.timer[i].at.Before(x.timer[first].at) {
+				first = i
+			}
+		}
+		tm := x.timer[first]
+		x.timer = append(x.timer[:first], x.timer[first+1:]...)
+		b.pass(max(tm.at.Sub(b.now), 0))
+		tm.f()
+	}
+	x.done.took = b.now.Sub(began)
+	return *x.done
+}
+
+// ask runs a request that must be answered by the handlers.
+func respond[R kmsg.Response](b *bench, req kmsg.Request) R {
+	r := b.run(req)
+	require.False(b.t, r.forwarded, "forwarded")
+	require.NoError(b.t, r.err)
+	resp := req.ResponseKind()
+	require.NoError(b.t, resp.ReadFrom(r.body))
+	return resp.(R)
+}
+
+// logOf is a log with one mirrored span from v 0 and p 0, generation 1, under
+// physical epoch 5, source epoch 3 from offset 0.
+func logOf(t require.TestingT) *epoch.Log {
+	l, err := (&epoch.Log{Bump: 10}).Restart(0, 0, 5, 1)
+	require.NoError(t, err)
+	return l.WithEpoch(3, 0)
+}
+
+// stamp marks a batch as mirrored.
+func stamp(t require.TestingT, b protocol.Batch, s protocol.Stamp) protocol.Batch {
+	require.NoError(t, b.WriteStamp(s))
+	return b
+}
