@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the numbers of the proxy; their count is fixed, no label comes
-// from a client.
+// metrics are the numbers of the proxy. No label comes from a client: topics
+// are mirror topics, and the rest is fixed.
 type metrics struct {
 	closed       [numReasons]prometheus.Counter
 	clientIn     prometheus.Counter
@@ -15,6 +15,7 @@ type metrics struct {
 	upstreamIn   prometheus.Counter
 	upstreamOut  prometheus.Counter
 	dialFailures prometheus.Counter
+	handlers     handlerCounters
 }
 
 // newMetrics registers with reg unless it is nil.
@@ -39,6 +40,23 @@ func newMetrics(reg prometheus.Registerer, p *Proxy) (*metrics, error) {
 		Name: "lockstep_broker_dial_failures_total",
 		Help: "Failed attempts to connect a client to a broker.",
 	})
+	hidden := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lockstep_hidden_batches_total",
+		Help: "Batches of mirror topics that were read for clients and not shown: dead, foreign or duplicate ones.",
+	}, []string{"topic"})
+	alarms := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lockstep_direct_writer_alarms_total",
+		Help: "Fetches that met an open transaction in a mirrored span: someone writes to a mirror topic past the proxy.",
+	}, []string{"topic"})
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lockstep_refused_requests_total",
+		Help: "Requests on mirror topics that were refused because the partition is not STOPPED.",
+	}, []string{"topic", "api"})
+	m.handlers = handlerCounters{
+		hidden:  func(topic string, _ int32, n int) { hidden.WithLabelValues(topic).Add(float64(n)) },
+		alarm:   func(topic string, _ int32) { alarms.WithLabelValues(topic).Inc() },
+		refused: func(topic string, _ int32, api string) { refused.WithLabelValues(topic, api).Inc() },
+	}
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "lockstep_open_connections",
 		Help: "Client connections now.",
@@ -53,7 +71,7 @@ func newMetrics(reg prometheus.Registerer, p *Proxy) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{closed, bytes, m.dialFailures, open, buffered} {
+	for _, c := range []prometheus.Collector{closed, bytes, m.dialFailures, hidden, alarms, refused, open, buffered} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the proxy's metrics: %w", err)
 		}

@@ -20,6 +20,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
 // Options of New.
@@ -35,13 +37,20 @@ type Options struct {
 	// Dial opens connections for clients; nil: a net.Dialer's.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Refresh is how often the brokers are listed without a reason; 0: 60 s.
-	Refresh    time.Duration
-	Loops      int // event loops; 0: one per usable CPU
-	Limits     Limits
+	Refresh time.Duration
+	Loops   int // event loops; 0: one per usable CPU
+	Limits  Limits
+	// View of the ledger: which topics are mirrors, and how they are to be
+	// shown. nil: none, everything passes through.
+	View *ledger.View
+	// FetchUpstreamMaxBytes is the most that is asked of a broker for one client
+	// Fetch that touches mirror topics; 0: 8 MiB.
+	FetchUpstreamMaxBytes int32
+
 	Logger     *slog.Logger          // nil: slog.Default()
 	Registerer prometheus.Registerer // nil: no metrics
 
-	handler requestHandler // tests; nil: noHandler
+	handler requestHandler // tests
 }
 
 // Limits bound what clients can use. A zero field gets the default.
@@ -89,6 +98,7 @@ type Proxy struct {
 	fronts    []*frontend
 	topology  *topology
 	handler   requestHandler
+	handlers  *handlers // the same, when there is a view
 	engine    *engine
 	m         *metrics
 
@@ -116,9 +126,6 @@ func New(opts Options) (_ *Proxy, err error) {
 	if p.dial == nil {
 		p.dial = (&net.Dialer{}).DialContext
 	}
-	if p.handler == nil {
-		p.handler = noHandler{}
-	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -144,6 +151,16 @@ func New(opts Options) (_ *Proxy, err error) {
 			return nil, err
 		}
 		p.fronts = append(p.fronts, f)
+	}
+	if opts.View != nil && p.handler == nil {
+		p.handlers = newHandlers(handlerOptions{
+			View: opts.View, Logger: p.log, FetchUpstreamMax: opts.FetchUpstreamMaxBytes,
+			Counters: p.m.handlers,
+		})
+		p.handler = p.handlers
+	}
+	if p.handler == nil {
+		p.handler = noHandler{}
 	}
 	return p, nil
 }
@@ -186,6 +203,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.closeAll()
 	p.engine.stop()
 	p.wg.Wait()
+	if p.handlers != nil {
+		p.handlers.wait()
+	}
 	return nil
 }
 

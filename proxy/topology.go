@@ -11,14 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // topology knows the destination's brokers, by Lockstep's own connection.
 type topology struct {
 	client *kgo.Client
-	adm    *kadm.Client
 	log    *slog.Logger
 	every  time.Duration
 	poked  chan struct{}
@@ -52,7 +52,7 @@ func newTopology(bootstrap []string, opts []kgo.Opt, every time.Duration, log *s
 	if err != nil {
 		return nil, fmt.Errorf("client of the destination: %w", err)
 	}
-	t := &topology{client: client, adm: kadm.NewClient(client), log: log, every: every, poked: make(chan struct{}, 1), changed: make(chan struct{})}
+	t := &topology{client: client, log: log, every: every, poked: make(chan struct{}, 1), changed: make(chan struct{})}
 	t.snap.Store(&topoSnap{})
 	return t, nil
 }
@@ -92,7 +92,14 @@ func (t *topology) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, topologyTimeout)
 	defer cancel()
 	defer t.notify()
-	meta, err := t.adm.BrokerMetadata(ctx)
+	// Not kadm's BrokerMetadata: that may answer from kgo's cache, and a look is
+	// asked for just because a broker is no longer where it was.
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // none
+	meta, err := req.RequestWith(ctx, t.client)
+	if err == nil {
+		err = kerr.ErrorForCode(meta.ErrorCode)
+	}
 	if err != nil {
 		return fmt.Errorf("ask the destination for its brokers: %w", err)
 	}
@@ -105,13 +112,9 @@ func (t *topology) look(ctx context.Context) error {
 			t.log.Info("broker", "broker", b.NodeID, "address", addr, "was", was.addr)
 		}
 	}
-	spoken, err := t.adm.ApiVersions(ctx)
+	spoken := t.spoken(ctx, snap.brokers)
 	for id, b := range snap.brokers {
-		if said, ok := spoken[id]; ok && said.Err == nil {
-			v := &versions{ranges: map[int16][2]int16{}}
-			said.EachKeySorted(func(key, lo, hi int16) { v.add(key, lo, hi) })
-			b.versions = v
-		} else {
+		if b.versions = spoken[id]; b.versions == nil {
 			b.versions = old.brokers[id].versions // it may be restarting
 		}
 		snap.brokers[id] = b
@@ -125,10 +128,42 @@ func (t *topology) look(ctx context.Context) error {
 		}
 	}
 	t.snap.Store(snap)
-	if err != nil && snap.common == nil {
-		return fmt.Errorf("ask the destination's brokers for their versions: %w", err)
-	}
 	return nil
+}
+
+// spoken asks all brokers for their versions; those that don't answer are left
+// out.
+func (t *topology) spoken(ctx context.Context, brokers map[int32]topoBroker) map[int32]*versions {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	var (
+		mu  sync.Mutex
+		wg  sync.WaitGroup
+		out = make(map[int32]*versions, len(brokers))
+	)
+	for id := range brokers {
+		wg.Go(func() {
+			req := kmsg.NewPtrApiVersionsRequest()
+			req.ClientSoftwareName, req.ClientSoftwareVersion = "lockstep", "0"
+			resp, err := req.RequestWith(ctx, t.client.Broker(int(id)))
+			if err == nil {
+				err = kerr.ErrorForCode(resp.ErrorCode)
+			}
+			if err != nil {
+				t.log.Debug("a broker didn't say its versions", "broker", id, "err", err)
+				return
+			}
+			v := &versions{ranges: make(map[int16][2]int16, len(resp.ApiKeys))}
+			for _, k := range resp.ApiKeys {
+				v.add(k.ApiKey, k.MinVersion, k.MaxVersion)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[id] = v
+		})
+	}
+	wg.Wait()
+	return out
 }
 
 func (t *topology) notify() {

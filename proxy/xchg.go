@@ -206,3 +206,8 @@ func (x *xchg) release(reuse bool) {
 		x.bodies, x.frame = nil, nil
 	})
 }
+
+// Advertise is how this client sees a broker's address (addresser).
+func (x *xchg) Advertise(nodeID int32, host string, port int32) (newHost string, newPort int32, ok bool) {
+	return x.s.front.advertise(nodeID, host, port)
+}
