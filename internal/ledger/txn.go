@@ -27,7 +27,8 @@ func outcome(err error) (retry bool, _ error) {
 	switch {
 	case err == nil:
 		return false, nil
-	case errors.Is(err, kerr.InvalidProducerEpoch), errors.Is(err, kerr.ProducerFenced):
+	case errors.Is(err, kerr.InvalidProducerEpoch), errors.Is(err, kerr.ProducerFenced),
+		errors.Is(err, kerr.InvalidTxnState): // the transaction that we opened is not open: somebody ended it
 		return false, fmt.Errorf("%w (%w)", ErrFenced, err)
 	case errors.Is(err, kerr.ConcurrentTransactions): // the transaction before is still being ended
 		return true, err
