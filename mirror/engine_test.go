@@ -1,0 +1,640 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+func TestMirrorPlain(t *testing.T) {
+	r := newRig(t, 3)
+	for p := range int32(3) {
+		r.write(p, rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 1, epoch: 2})
+	}
+	r.start()
+	for p := range int32(3) {
+		r.reached(p, 4)
+		r.write(p, rawBatch{base: 4, n: 5, epoch: 2}, rawBatch{base: 9, n: 1, epoch: 7})
+		r.reached(p, 10)
+		r.same(p)
+		tail := r.store.Partition("t", p).Live.Tail()
+		require.True(t, tail.Known)
+		require.Equal(t, int64(10), tail.VEnd)
+		rec := r.store.Partition("t", p).Record
+		require.Equal(t, epoch.StateMirroring, rec.State)
+		require.Equal(t, epoch.Chain{{Epoch: 0, Start: 0}, {Epoch: 2, Start: 3}, {Epoch: 7, Start: 9}}, rec.Log.Chain)
+		require.Zero(t, r.eng.Partition("t", p).Lag().Offsets)
+	}
+	cps := r.eng.Checkpoints()
+	require.Len(t, cps, 3)
+	require.Equal(t, int64(10), cps[0].V)
+	require.Empty(t, r.eng.Checkpoints(), "nothing new")
+	cp, ok := r.eng.Remove(context.Background(), "t", 0)
+	require.True(t, ok)
+	require.True(t, cp.Released)
+	require.Nil(t, r.eng.Partition("t", 0))
+	require.False(t, r.store.Partition("t", 0).Live.Tail().Known)
+}
+
+func TestMirrorManyBatchesAndReuse(t *testing.T) {
+	r := newRig(t, 2)
+	r.tuning.FetchPartitionMaxBytes = 2000
+	r.start()
+	off := [2]int64{}
+	for range 300 {
+		for p := range int32(2) {
+			r.src.with("t", p, func(l *fakeLog) { l.append(rawBatch{base: off[p], n: 7}.bytes()) })
+			off[p] += 7
+		}
+	}
+	for p := range int32(2) {
+		r.reached(p, off[p])
+		r.same(p)
+	}
+}
+
+func TestMirrorTransactionsHolesLogAppend(t *testing.T) {
+	r := newRig(t, 1)
+	r.src.with("t", 0, func(l *fakeLog) {
+		l.aborted = aborted(7, 0)
+		l.lso = 100
+	})
+	r.write(
+		0,
+		rawBatch{base: 0, n: 2, pid: 7, txn: true},
+		rawBatch{base: 2, n: 2, pid: 8, txn: true, epoch: 1},
+		rawBatch{base: 4, n: 1, pid: 7, control: true, abort: true, epoch: 1},
+		rawBatch{base: 5, n: 3, holes: true, lastHole: 2, epoch: 1, maxTS: 77},
+		rawBatch{base: 12, n: 2, logTime: true, epoch: 1, maxTS: 5000},
+		rawBatch{base: 14, n: 2, logTime: true, holes: true, epoch: 1, maxTS: -7},
+		rawBatch{base: 17, n: 1, pid: 8, control: true, epoch: 3},
+		rawBatch{base: 18, n: 4, empty: true, epoch: 3},
+	)
+	r.start()
+	r.reached(0, 22)
+	r.same(0)
+	l := r.store.Partition("t", 0).Log
+	require.Equal(t, int32(3), l.Chain.Newest(), "a skipped control batch feeds the chain")
+	tail := r.store.Partition("t", 0).Live.Tail()
+	require.Equal(t, int64(17), tail.VEnd)
+	require.Equal(t, int64(22), tail.Position)
+	// The position above the virtual end survives a take-over by the checkpoint.
+	cps := r.eng.Checkpoints()
+	require.Len(t, cps, 1)
+	r.store.checkpoint(cps[0])
+	r.stop()
+	r.start()
+	r.reached(0, 22)
+	r.write(0, rawBatch{base: 22, n: 1, epoch: 3})
+	r.reached(0, 23)
+	r.same(0)
+}
+
+func TestTakeOverWithoutCheckpoint(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 2, holes: true, lastHole: 3}, rawBatch{base: 9, n: 1, epoch: 1})
+	for i := range int64(4) {
+		r.start()
+		r.reached(0, 10+i)
+		r.same(0)
+		r.stop()
+		r.write(0, rawBatch{base: 10 + i, n: 1, epoch: 1})
+	}
+	r.start()
+	r.reached(0, 14)
+	r.same(0)
+}
+
+// H2: the outcome of a produce is unknown and it lands after all.
+func TestH2LateWrite(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1}, rawBatch{base: 2, n: 1}, rawBatch{base: 3, n: 1})
+	var late []protocol.Batch
+	n := 0
+	r.dst.onProduce = func(_ partKey, l *fakeLog, b protocol.Batch) (int16, bool) {
+		switch n++; n {
+		case 2: // timed out; lands later
+			late = append(late, b)
+			return kerr.RequestTimedOut.Code, true
+		case 3: // the late one lands in front of the first of the new generation
+			late[0].SetBase(l.end(), l.epoch)
+			l.append(late[0])
+		case 5: // appended, but the connection breaks
+			b.SetBase(l.end(), l.epoch)
+			l.append(b)
+			return -1, true
+		}
+		return 0, false
+	}
+	r.start()
+	r.reached(0, 4)
+	r.same(0)
+	require.Len(t, late, 1)
+	require.GreaterOrEqual(t, len(r.store.Partition("t", 0).Log.Spans), 2)
+}
+
+// A produce that the broker surely refused needs no new generation.
+func TestRefusedKeepsGeneration(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1})
+	n := 0
+	r.dst.onProduce = func(partKey, *fakeLog, protocol.Batch) (int16, bool) {
+		n++
+		return kerr.NotEnoughReplicas.Code, n == 2 || n == 3
+	}
+	r.start()
+	r.reached(0, 2)
+	r.same(0)
+	require.Len(t, r.store.Partition("t", 0).Log.Spans, 1)
+}
+
+// F3: the destination lost what it had acknowledged, and the next batch lands
+// below the expected offset.
+func TestF3BaseBelowExpected(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 2}, rawBatch{base: 2, n: 1}, rawBatch{base: 3, n: 1})
+	n := 0
+	r.dst.onProduce = func(_ partKey, l *fakeLog, _ protocol.Batch) (int16, bool) {
+		if n++; n == 3 {
+			l.truncate(2)
+		}
+		return 0, false
+	}
+	r.start()
+	r.reached(0, 4)
+	r.same(0)
+}
+
+// F4a: the tail is lost unnoticed under a new leader epoch and something else
+// has landed at the same offsets: the batch found there is not ours to believe.
+func TestF4aTailLostAndRegrown(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 3}, rawBatch{base: 4, n: 1})
+	r.start()
+	r.reached(0, 5)
+	// Unnoticed: no metadata yet. The next batch lands where lost ones were.
+	r.dst.with("t", 0, func(l *fakeLog) { l.truncate(1); l.epoch = 4 })
+	r.src.with("t", 0, func(l *fakeLog) { l.append(rawBatch{base: 5, n: 4}.bytes()) })
+	eventually(t, "landed", func() bool {
+		r.dst.mu.Lock()
+		defer r.dst.mu.Unlock()
+		return r.dst.log("t", 0).end() >= 5
+	})
+	r.meta()
+	r.reached(0, 9)
+	eventually(t, "same", func() bool { return len(r.view(0)) == 4 })
+	r.same(0)
+}
+
+// F4a for a new owner that only has the ledger's checkpoint.
+func TestF4aNewOwner(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 3}, rawBatch{base: 4, n: 1})
+	r.start()
+	r.reached(0, 5)
+	cps := r.eng.Checkpoints()
+	require.Len(t, cps, 1)
+	r.store.checkpoint(cps[0])
+	r.stop()
+	gen := r.store.Partition("t", 0).Log.Open().Gen
+	r.dst.with("t", 0, func(l *fakeLog) {
+		l.truncate(1)
+		l.epoch = 4
+		for range 6 { // late writes of the old owner
+			b := rawBatch{n: 1}.bytes()
+			require.NoError(t, b.WriteStamp(protocol.Stamp{V: 5, Gen: gen}))
+			b.SetBase(l.end(), l.epoch)
+			l.append(b)
+		}
+	})
+	r.start()
+	r.reached(0, 5)
+	r.same(0)
+}
+
+// F4b: the leader epoch changed and the tail was lost while nothing was in
+// flight: a new generation at the re-read end before the next write.
+func TestF4bIdleLoss(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 2}, rawBatch{base: 2, n: 2})
+	r.start()
+	r.reached(0, 4)
+	r.dst.with("t", 0, func(l *fakeLog) { l.truncate(2); l.epoch = 2 })
+	r.meta()
+	eventually(t, "mirrored again", func() bool {
+		o := r.store.Partition("t", 0).Log.Open()
+		return o.PEpoch == 2 && r.eng.Partition("t", 0).Status().Position == 4
+	})
+	r.same(0)
+	require.Equal(t, int64(2), r.store.Partition("t", 0).Log.Open().VStart)
+	// A dropped connection alone needs none.
+	spans := len(r.store.Partition("t", 0).Log.Spans)
+	r.dst.dropConns()
+	r.write(0, rawBatch{base: 4, n: 1})
+	r.reached(0, 5)
+	r.same(0)
+	require.LessOrEqual(t, len(r.store.Partition("t", 0).Log.Spans), spans+1)
+}
+
+// F4d: a cut never lands above what the destination really has. The position
+// is 7 in memory, the destination lost all but v0, the source diverges at 5.
+func TestF4dCutAboveReread(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1}, rawBatch{base: 5, n: 1, pid: 3, control: true, epoch: 2}, rawBatch{base: 6, n: 1, pid: 3, control: true, epoch: 2})
+	r.start()
+	r.reached(0, 7)
+	r.dst.with("t", 0, func(l *fakeLog) { l.truncate(1); l.epoch = 1 })
+	// The source lost the two markers: no live record goes, so no ULE.
+	r.src.with("t", 0, func(l *fakeLog) {
+		l.truncate(2)
+		l.append(rawBatch{base: 5, n: 1, epoch: 4}.bytes())
+		l.epoch = 4
+	})
+	r.meta()
+	r.reached(0, 6)
+	r.same(0)
+	for _, s := range r.store.Partition("t", 0).Log.Spans[1:] {
+		require.LessOrEqual(t, s.VStart, int64(5))
+	}
+}
+
+// F8, M9: the source's log start lies inside a batch.
+func TestF8StartInsideBatch(t *testing.T) {
+	r := newRig(t, 1)
+	r.src.with("t", 0, func(l *fakeLog) { l.start = 6 })
+	r.write(0, rawBatch{base: 5, n: 3}, rawBatch{base: 8, n: 1})
+	r.start()
+	r.reached(0, 9)
+	r.same(0)
+	l := r.store.Partition("t", 0).Log
+	require.Equal(t, int64(6), l.Start)
+	require.Equal(t, int64(5), l.Spans[0].VStart)
+	// The same batch is not written twice by the next owner.
+	r.stop()
+	r.start()
+	r.reached(0, 9)
+	r.same(0)
+}
+
+// F9: the newest span is still empty and its place is above the log's end:
+// neither its start nor the checkpoint counts.
+func TestF9EmptySpanLost(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 2})
+	r.start()
+	r.reached(0, 5)
+	cps := r.eng.Checkpoints()
+	r.store.checkpoint(cps[0])
+	r.stop()
+	r.start() // an empty span at v5
+	r.reached(0, 5)
+	r.stop()
+	require.Equal(t, int64(5), r.store.Partition("t", 0).Log.Open().VStart)
+	r.dst.with("t", 0, func(l *fakeLog) { l.truncate(3); l.epoch = 1 })
+	r.start()
+	r.reached(0, 5)
+	r.same(0)
+}
+
+// M22: a partition emptied by retention goes on at the checkpoint; one that was
+// created again goes FAILED.
+func TestM22EmptiedOrRecreated(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 2})
+	r.start()
+	r.reached(0, 5)
+	cps := r.eng.Checkpoints()
+	r.store.checkpoint(cps[0])
+	r.stop()
+	r.dst.with("t", 0, func(l *fakeLog) { l.start, l.batches = l.end(), nil })
+	r.start()
+	r.reached(0, 5)
+	r.write(0, rawBatch{base: 5, n: 1})
+	r.reached(0, 6)
+	got := r.view(0)
+	require.Len(t, got, 1)
+	require.Equal(t, int64(5), got[0].BaseOffset())
+	r.stop()
+
+	r.store.parts[partKey{"t", 0}].Record.TopicID = ledger.ID{9}
+	r.start()
+	r.failedWith(0, "created again")
+}
+
+// H18: stamped batches on the source.
+func TestH18BareMirror(t *testing.T) {
+	r := newRig(t, 2)
+	b := rawBatch{base: 0, n: 1}.bytes()
+	require.NoError(t, b.WriteStamp(protocol.Stamp{V: 10}))
+	r.src.with("t", 0, func(l *fakeLog) { l.append(b) })
+	r.write(1, rawBatch{base: 0, n: 1})
+	r.start()
+	r.failedWith(0, "without its proxy")
+	r.reached(1, 1) // the other partition goes on
+	require.Equal(t, epoch.StateFailed, r.store.Partition("t", 0).Record.State)
+	require.Equal(t, -1, r.store.Partition("t", 0).Record.Retries, "no retry by itself")
+}
+
+// LO-01, F12: retention on the source passed the mirror.
+func TestSourceRetentionPassed(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 2, epoch: 2})
+	r.start()
+	r.reached(0, 5)
+	r.stop()
+	r.src.with("t", 0, func(l *fakeLog) {
+		l.batches = nil
+		l.start = 20
+		l.chain = nil
+		l.append(rawBatch{base: 20, n: 2, epoch: 5}.bytes())
+		l.epoch = 5
+	})
+	r.start()
+	r.reached(0, 22)
+	r.same(0)
+	l := r.store.Partition("t", 0).Log
+	require.Equal(t, int64(20), l.Start)
+	require.Equal(t, epoch.Chain{{Epoch: 5, Start: 20}}, l.Chain)
+}
+
+// An unclean election on the source that would cut live records.
+func TestULEFails(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 2})
+	r.start()
+	r.reached(0, 5)
+	r.src.with("t", 0, func(l *fakeLog) {
+		l.truncate(3)
+		l.append(rawBatch{base: 3, n: 9, epoch: 2}.bytes())
+		l.epoch = 2
+	})
+	r.meta()
+	text := r.failedWith(0, "mirror.unclean.leader.election.enable")
+	require.Contains(t, text, "ends at offset 3")
+	require.Len(t, r.view(0), 2, "nothing cut")
+}
+
+// H17: the source's last stable offset fell below the position.
+func TestH17Undecided(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 2})
+	r.start()
+	r.reached(0, 5)
+	r.src.with("t", 0, func(l *fakeLog) { l.lso = 3 })
+	r.failedWith(0, "ends at offset 3")
+}
+
+// A cut that removes no live record is no unclean election.
+func TestCutWithoutLiveRecord(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 1, pid: 4, control: true, epoch: 3})
+	r.start()
+	r.reached(0, 4)
+	r.src.with("t", 0, func(l *fakeLog) {
+		l.truncate(3)
+		l.append(rawBatch{base: 3, n: 2, epoch: 5}.bytes())
+		l.epoch = 5
+	})
+	r.meta()
+	r.reached(0, 5)
+	r.same(0)
+	require.Equal(t, epoch.Chain{{Epoch: 0, Start: 0}, {Epoch: 5, Start: 3}}, r.store.Partition("t", 0).Log.Chain)
+}
+
+// Below Fetch v12 the end is checked by OffsetForLeaderEpoch.
+func TestOldSourceAsksForEpoch(t *testing.T) {
+	r := newRig(t, 1)
+	r.src.maxFetch = 10
+	r.write(0, rawBatch{base: 0, n: 3})
+	r.start()
+	r.reached(0, 3)
+	r.write(0, rawBatch{base: 3, n: 1, epoch: 1})
+	r.reached(0, 4)
+	r.same(0)
+	r.src.with("t", 0, func(l *fakeLog) {
+		l.truncate(3)
+		l.append(rawBatch{base: 3, n: 9, epoch: 2}.bytes())
+		l.epoch = 2
+	})
+	r.meta()
+	r.failedWith(0, "unclean")
+}
+
+func TestRejectedNamesSetting(t *testing.T) {
+	for _, tc := range []struct {
+		code int16
+		want string
+	}{
+		{kerr.MessageTooLarge.Code, "max.message.bytes"},
+		{kerr.InvalidTimestamp.Code, "message.timestamp.before.max.ms"},
+		{kerr.TopicAuthorizationFailed.Code, "WRITE"},
+		{kerr.PolicyViolation.Code, "POLICY_VIOLATION"},
+	} {
+		t.Run(fmt.Sprint(tc.code), func(t *testing.T) {
+			r := newRig(t, 2)
+			bad := true
+			r.dst.onProduce = func(k partKey, _ *fakeLog, _ protocol.Batch) (int16, bool) {
+				return tc.code, k.partition == 0 && bad
+			}
+			r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1})
+			r.write(1, rawBatch{base: 0, n: 1})
+			r.start()
+			r.failedWith(0, tc.want)
+			r.reached(1, 1)
+			r.dst.with("t", 0, func(*fakeLog) { bad = false })
+			r.reached(0, 2) // a retry takes it back to where it was
+			r.same(0)
+			require.Equal(t, epoch.StateMirroring, r.store.Partition("t", 0).Record.State)
+		})
+	}
+}
+
+func TestRetriesEnd(t *testing.T) {
+	r := newRig(t, 1)
+	r.tuning.RetryAttempts = 3
+	r.dst.onProduce = func(partKey, *fakeLog, protocol.Batch) (int16, bool) { return kerr.PolicyViolation.Code, true }
+	r.write(0, rawBatch{base: 0, n: 1})
+	r.start()
+	eventually(t, "gives up", func() bool {
+		rec := r.store.Partition("t", 0).Record
+		return rec.State == epoch.StateFailed && rec.Retries == 3
+	})
+	require.Equal(t, epoch.StateMirroring, r.store.Partition("t", 0).Record.Previous)
+}
+
+// A foreign write is passed over on a delete-policy topic; on a compacted one
+// it stops the partition (H1).
+func TestForeignWrite(t *testing.T) {
+	for _, compacted := range []bool{false, true} {
+		t.Run(fmt.Sprint(compacted), func(t *testing.T) {
+			r := newRig(t, 1)
+			r.specs[0].Compacted = compacted
+			r.write(0, rawBatch{base: 0, n: 2})
+			r.start()
+			r.reached(0, 2)
+			r.dst.with("t", 0, func(l *fakeLog) {
+				b := rawBatch{base: l.end(), n: 1}.bytes()
+				l.append(b)
+			})
+			r.write(0, rawBatch{base: 2, n: 1})
+			if compacted {
+				r.failedWith(0, "compacted")
+				return
+			}
+			r.reached(0, 3)
+			r.same(0)
+		})
+	}
+}
+
+// The destination's topic already holds somebody's records.
+func TestForeignTopic(t *testing.T) {
+	r := newRig(t, 1)
+	r.dst.with("t", 0, func(l *fakeLog) { l.append(rawBatch{base: 0, n: 2}.bytes()) })
+	r.write(0, rawBatch{base: 0, n: 1})
+	r.start()
+	r.failedWith(0, "--discard-local")
+	r.stop()
+	rec := r.store.parts[partKey{"t", 0}].Record
+	rec.DiscardLocal, rec.State, rec.Retries = true, epoch.StateLogAlignment, 0
+	r.start()
+	r.reached(0, 1)
+	r.same(0)
+}
+
+func TestLedgerDownThenUp(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1, epoch: 1})
+	fails := 3
+	r.store.onPut = func(*ledger.Record) error {
+		if fails--; fails >= 0 {
+			return errLedgerDown
+		}
+		return nil
+	}
+	r.start()
+	r.reached(0, 2)
+	r.same(0)
+}
+
+func TestFencedStops(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1})
+	r.store.err = fmt.Errorf("put: %w", ledger.ErrFenced)
+	r.start()
+	select {
+	case <-r.fenced:
+	case <-time.After(10 * time.Second):
+		t.Fatal("not told")
+	}
+	_, ok := r.eng.Remove(context.Background(), "t", 0)
+	require.False(t, ok)
+}
+
+// The epoch shown is never behind the source's: the ledger write comes first.
+func TestEpochFencing(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1, epoch: 40})
+	r.dst.onProduce = func(_ partKey, l *fakeLog, b protocol.Batch) (int16, bool) {
+		s, _ := b.ReadStamp()
+		led := r.store.Partition("t", 0).Log
+		if led.Shown(l.epoch) < s.Epoch || led.Chain.Newest() != s.Epoch {
+			t.Errorf("epoch %d was appended before the ledger had it: shown %d, chain %v", s.Epoch, led.Shown(l.epoch), led.Chain)
+		}
+		return 0, false
+	}
+	r.start()
+	r.reached(0, 1)
+	require.Equal(t, int32(50), r.store.Partition("t", 0).Log.Shown(0))
+	// Metadata alone raises it, too.
+	r.src.with("t", 0, func(l *fakeLog) { l.epoch = 48 })
+	r.meta()
+	eventually(t, "bump", func() bool { return r.store.Partition("t", 0).Log.Shown(0) == 58 })
+	r.write(0, rawBatch{base: 1, n: 1, epoch: 200})
+	r.reached(0, 2)
+	r.same(0)
+}
+
+func TestConnectionLossUnderLoad(t *testing.T) {
+	r := newRig(t, 2)
+	r.tuning.FetchPartitionMaxBytes = 3000
+	r.start()
+	off := int64(0)
+	for i := range 40 {
+		for p := range int32(2) {
+			r.src.with("t", p, func(l *fakeLog) {
+				for k := range int64(5) {
+					l.append(rawBatch{base: off + 3*k, n: 3}.bytes())
+				}
+			})
+		}
+		off += 15
+		switch i % 4 {
+		case 1:
+			r.src.dropConns()
+		case 3:
+			r.dst.dropConns()
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for p := range int32(2) {
+		r.reached(p, off)
+		r.same(p)
+	}
+}
+
+// M21: never more than one unacknowledged batch for a partition.
+func TestM21OneInFlight(t *testing.T) {
+	r := newRig(t, 1)
+	r.tuning.Acks, r.tuning.Lanes = 1, 2
+	var last int64 = -1
+	r.dst.onProduce = func(_ partKey, _ *fakeLog, b protocol.Batch) (int16, bool) {
+		s, _ := b.ReadStamp()
+		if s.V <= last {
+			t.Errorf("v%d after v%d", s.V, last)
+		}
+		last = s.V
+		return 0, false
+	}
+	for i := range int64(50) {
+		r.write(0, rawBatch{base: i, n: 1})
+	}
+	r.start()
+	r.reached(0, 50)
+	r.same(0)
+	require.Equal(t, 50, r.dst.produces)
+}
+
+func TestFetchRequestFields(t *testing.T) {
+	r := newRig(t, 1)
+	var seen []kmsg.FetchRequestTopicPartition
+	r.src.onFetch = func(q *kmsg.FetchRequest) {
+		if q.IsolationLevel != 1 || q.ReplicaID != -1 || q.SessionEpoch != -1 {
+			t.Errorf("request %+v", q)
+		}
+		seen = append(seen, q.Topics[0].Partitions[0])
+	}
+	r.src.with("t", 0, func(l *fakeLog) { l.epoch = 3 })
+	r.start()
+	r.reached(0, 0)
+	r.write(0, rawBatch{base: 0, n: 2, epoch: 3})
+	r.reached(0, 2)
+	eventually(t, "asked again", func() bool {
+		r.src.mu.Lock()
+		defer r.src.mu.Unlock()
+		return len(seen) > 0 && seen[len(seen)-1].FetchOffset == 2
+	})
+	r.stop()
+	require.Equal(t, int32(-1), seen[0].LastFetchedEpoch, "an empty log sends none")
+	require.Equal(t, int32(3), seen[0].CurrentLeaderEpoch)
+	require.Equal(t, int32(3), seen[len(seen)-1].LastFetchedEpoch)
+}
