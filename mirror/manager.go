@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -175,18 +176,31 @@ func (m *Manager) Run(ctx context.Context) error {
 	return err
 }
 
+// acquirers is how many ledger partitions are acquired at once.
+const acquirers = 16
+
 // follow takes ledger partitions that the group gives to this instance.
 func (m *Manager) follow(ctx context.Context) error {
 	for {
 		changed := m.owner.Changes()
 		have := map[int32]bool{}
-		var retry <-chan time.Time
+		var late atomic.Bool
+		var g errgroup.Group
+		g.SetLimit(acquirers)
 		for _, n := range m.owner.Owned() {
 			have[n] = true
-			if err := m.owned.take(ctx, n); err != nil && ctx.Err() == nil {
-				m.log.Warn("ledger partition not acquired yet", "ledger_partition", n, "err", err)
-				retry = time.After(time.Second)
-			}
+			g.Go(func() error {
+				if err := m.owned.take(ctx, n); err != nil && ctx.Err() == nil {
+					m.log.Warn("ledger partition not acquired yet", "ledger_partition", n, "err", err)
+					late.Store(true)
+				}
+				return nil
+			})
+		}
+		_ = g.Wait()
+		var retry <-chan time.Time
+		if late.Load() {
+			retry = time.After(time.Second)
 		}
 		for _, n := range m.owned.list() {
 			if !have[n] {

@@ -5,6 +5,7 @@ package client
 import (
 	"crypto/tls"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
@@ -36,7 +37,12 @@ func NewSecurity(t config.TLS, s config.SASL) (Security, error) {
 
 // Options of a kgo client for a cluster.
 func Options(bootstrap []string, sec Security) []kgo.Opt {
-	opts := []kgo.Opt{kgo.SeedBrokers(bootstrap...), kgo.ClientID(ID)}
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(bootstrap...), kgo.ClientID(ID),
+		// kadm answers from kgo's metadata cache, which is 5 s old by default:
+		// too old to notice leaders and new topics.
+		kgo.MetadataMinAge(100 * time.Millisecond),
+	}
 	if sec.TLS != nil {
 		opts = append(opts, kgo.DialTLSConfig(sec.TLS))
 	}

@@ -93,16 +93,15 @@ func readAll(ctx context.Context, seeds []string, topic string, p int32, iso kgo
 		if err == nil {
 			err = ends.Error()
 		}
-		if err != nil {
-			return nil, err
-		}
-		e, _ := ends.Lookup(topic, p)
-		if end = e.Offset; enough(end) {
-			break
+		if err == nil {
+			e, _ := ends.Lookup(topic, p)
+			if end = e.Offset; enough(end) {
+				break
+			}
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("the end stays at %d: %w", end, ctx.Err())
+			return nil, fmt.Errorf("the end stays at %d: %w", end, errors.Join(ctx.Err(), err))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
