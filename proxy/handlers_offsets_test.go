@@ -1,0 +1,363 @@
+package proxy
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// offsetsOf asks for one partition.
+func offsetsOf(b *bench, version int16, timestamp int64) kmsg.ListOffsetsResponseTopicPartition {
+	q := kmsg.NewPtrListOffsetsRequest()
+	q.Version, q.ReplicaID, q.IsolationLevel = version, -1, 1
+	p := kmsg.NewListOffsetsRequestTopicPartition()
+	p.Timestamp = timestamp
+	q.Topics = []kmsg.ListOffsetsRequestTopic{{Topic: "m", Partitions: []kmsg.ListOffsetsRequestTopicPartition{p}}}
+	r := respond[*kmsg.ListOffsetsResponse](b, q)
+	require.Len(b.t, r.Topics, 1)
+	require.Equal(b.t, "m", r.Topics[0].Topic)
+	require.Len(b.t, r.Topics[0].Partitions, 1)
+	return r.Topics[0].Partitions[0]
+}
+
+// end of the last live batch.
+func (h *history) end() int64 {
+	if n := len(h.live); n > 0 {
+		return h.live[n-1].end
+	}
+	return h.vend
+}
+
+// TestListOffsetsSpeaksOfTheLiveRecords: on any history, start, end, look-ups
+// by time and the maximum are those of the records that are shown.
+func TestListOffsetsSpeaksOfTheLiveRecords(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b := newBenchOn(t, rt)
+		h := drawHistory(rt, b.sim.part("m", 0))
+		if rapid.Bool().Draw(rt, "retention") && len(h.part.batches) > 0 {
+			h.retain(h.part.batches[rapid.IntRange(0, len(h.part.batches)-1).Draw(rt, "from")].BaseOffset())
+		}
+		h.ts = 9_000_000
+		if rapid.Bool().Draw(rt, "farFuture") {
+			h.foreign(1) // a dead record far in the future (M8)
+			h.ts = 1000
+			h.append(2, 0)
+			h.append(1, 2)
+		}
+		lp := b.mirror("m", 0, h.log)
+		if len(h.live) == 0 || rapid.Bool().Draw(rt, "checkpoint") {
+			lp.Checkpoint = h.checkpoint()
+			lp.Checkpoint.V = h.end()
+		}
+		if len(h.live) == 0 {
+			return
+		}
+		version := rapid.SampledFrom([]int16{1, 4, 7, 8, 11}).Draw(rt, "version")
+		check := func(what string, a kmsg.ListOffsetsResponseTopicPartition, v, ts int64, epoch int32) {
+			require.Zero(rt, a.ErrorCode, what)
+			require.Equal(rt, v, a.Offset, what)
+			require.Equal(rt, ts, a.Timestamp, what)
+			if version >= 4 {
+				require.Equal(rt, epoch, a.LeaderEpoch, what)
+			}
+		}
+		check("latest", offsetsOf(b, version, protocol.TimestampLatest), h.end(), -1, h.log.Chain.Newest())
+		check("earliest", offsetsOf(b, version, protocol.TimestampEarliest), h.start(), -1, h.log.Chain.At(h.start()))
+		for range 3 {
+			ts := rapid.Int64Range(0, 4000).Draw(rt, "ts")
+			want := liveRecord{v: -1, ts: -1, epoch: -1}
+			for _, r := range h.live {
+				if r.ts >= ts {
+					want = r
+					break
+				}
+			}
+			check("by time", offsetsOf(b, version, ts), want.v, want.ts, want.epoch)
+		}
+		if version >= 7 {
+			want := h.live[0]
+			for _, r := range h.live {
+				if r.ts > want.ts {
+					want = r
+				}
+			}
+			check("maximum", offsetsOf(b, version, protocol.TimestampMax), want.v, want.ts, want.epoch)
+		}
+		if version >= 9 {
+			check("tiered", offsetsOf(b, version, protocol.TimestampLatestTiered), -1, -1, -1)
+		}
+	})
+}
+
+// M8: a dead record with a far-future timestamp is the broker's answer to every
+// look-up behind the live ones, and to -3; it is never shown, and the log behind
+// it is read once, not at every look-up.
+func TestM8DeadTimestamps(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(3, 0)
+	h.ts = 1 << 50
+	h.foreign(1)
+	for i := range int64(50) {
+		h.ts = 2000 + i
+		h.append(1, 0)
+	}
+	b.mirror("m", 0, h.log)
+	a := offsetsOf(b, 7, protocol.TimestampMax)
+	require.Zero(t, a.ErrorCode)
+	require.EqualValues(t, 52, a.Offset)
+	require.EqualValues(t, 2049, a.Timestamp)
+	require.EqualValues(t, 5, offsetsOf(b, 7, 2002).Offset)
+	b.sim.reads = 0
+	require.EqualValues(t, -1, offsetsOf(b, 7, 5000).Offset)
+	require.EqualValues(t, 45, offsetsOf(b, 7, 2042).Offset)
+	require.Less(t, b.sim.reads, 10)
+	for _, q := range b.sim.asked {
+		if q, ok := q.(*kmsg.ListOffsetsRequest); ok {
+			require.Zero(t, q.IsolationLevel, "never read_committed for mirrored spans")
+		}
+	}
+}
+
+// M8: negative timestamps that are no special ones are plain ones.
+func TestM8NegativeTimestamps(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	for _, ts := range []int64{-5000, -1000, -7, 10} {
+		h.ts = ts
+		h.append(1, 0)
+	}
+	b.mirror("m", 0, h.log)
+	require.EqualValues(t, 1, offsetsOf(b, 7, -1000).Offset)
+	require.EqualValues(t, 0, offsetsOf(b, 7, -6000).Offset)
+	require.EqualValues(t, 2, offsetsOf(b, 7, -100).Offset)
+	require.EqualValues(t, 1, offsetsOf(b, 7, -1000).Offset)
+}
+
+// M7: the start shown is what the source said, even inside a batch or before
+// the first record; once retention has passed it here, the first live batch.
+func TestM7LogStart(t *testing.T) {
+	b := newBench(t)
+	part := b.sim.part("m", 0)
+	h := newHistory(t, part)
+	h.append(5, 2) // v2..6, log start 5 inside it
+	h.append(5, 0)
+	h.foreign(30)
+	h.append(5, 0)
+	h.log = h.log.AdvanceStart(5)
+	b.mirror("m", 0, h.log)
+	require.EqualValues(t, 5, offsetsOf(b, 7, protocol.TimestampEarliest).Offset)
+	f := fetchOne(11, "m", [16]byte{}, 5, 1000)
+	p := respond[*kmsg.FetchResponse](b, f).Topics[0].Partitions[0]
+	require.EqualValues(t, 5, p.LogStartOffset)
+	recs, _ := readBatches(t, p.RecordBatches)
+	require.EqualValues(t, 2, recs[0].v, "a batch with a base below is returned whole")
+	f = fetchOne(11, "m", [16]byte{}, 4, 1000)
+	require.Equal(t, kerr.OffsetOutOfRange.Code, respond[*kmsg.FetchResponse](b, f).Topics[0].Partitions[0].ErrorCode)
+
+	h.retain(12) // the first two live batches are gone
+	require.EqualValues(t, 12, offsetsOf(b, 7, protocol.TimestampEarliest).Offset)
+	f = fetchOne(11, "m", [16]byte{}, 12, 1000)
+	p = respond[*kmsg.FetchResponse](b, f).Topics[0].Partitions[0]
+	require.EqualValues(t, 12, p.LogStartOffset)
+	f = fetchOne(11, "m", [16]byte{}, 7, 1000)
+	require.Equal(t, kerr.OffsetOutOfRange.Code, respond[*kmsg.FetchResponse](b, f).Topics[0].Partitions[0].ErrorCode)
+}
+
+// H11: "latest" is the virtual end, not the position: a reader up to it never
+// waits at a hole in the tail; offsets up to the position are in range, and
+// empty.
+func TestH11TwoEnds(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(4, 0)
+	lp := b.mirror("m", 0, h.log)
+	lp.Checkpoint = h.checkpoint()
+	lp.Checkpoint.Position = 6 // a marker and an aborted record behind it
+	require.EqualValues(t, 4, offsetsOf(b, 7, protocol.TimestampLatest).Offset)
+	for _, v := range []int64{4, 5, 6} {
+		p := respond[*kmsg.FetchResponse](b, fetchOne(11, "m", [16]byte{}, v, 1000)).Topics[0].Partitions[0]
+		require.Zero(t, p.ErrorCode, "at %d", v)
+		require.Empty(t, p.RecordBatches)
+		require.EqualValues(t, 4, p.HighWatermark)
+	}
+	p := respond[*kmsg.FetchResponse](b, fetchOne(11, "m", [16]byte{}, 7, 1000)).Topics[0].Partitions[0]
+	require.Equal(t, kerr.OffsetOutOfRange.Code, p.ErrorCode)
+	require.EqualValues(t, 6, epochEnd(b, 4, 3, -1).EndOffset, "endOffsetFor uses the position")
+	// And the hole is no gap: the next batch is shown to whoever stands in it.
+	h.append(1, 2)
+	b.mirror("m", 0, h.log)
+	p = respond[*kmsg.FetchResponse](b, fetchOne(11, "m", [16]byte{}, 5, 1000)).Topics[0].Partitions[0]
+	recs, _ := readBatches(t, p.RecordBatches)
+	require.EqualValues(t, 6, recs[0].v)
+}
+
+// epochEnd asks OffsetForLeaderEpoch for one partition.
+func epochEnd(b *bench, version int16, epoch, current int32) kmsg.OffsetForLeaderEpochResponseTopicPartition {
+	q := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	q.Version, q.ReplicaID = version, -1
+	p := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
+	p.LeaderEpoch, p.CurrentLeaderEpoch = epoch, current
+	q.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: "m", Partitions: []kmsg.OffsetForLeaderEpochRequestTopicPartition{p}}}
+	r := respond[*kmsg.OffsetForLeaderEpochResponse](b, q)
+	return r.Topics[0].Partitions[0]
+}
+
+// chainBench is a partition with chain {3@0, 5@4, 7@9}, end 12, shown epoch
+// 5 + 10.
+func chainBench(t *testing.T) (*bench, *history) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(4, 0)
+	h.src = 5
+	h.append(5, 0)
+	h.src = 7
+	h.append(3, 0)
+	b.mirror("m", 0, h.log)
+	return b, h
+}
+
+func TestOffsetForLeaderEpoch(t *testing.T) {
+	b, _ := chainBench(t)
+	for _, c := range []struct {
+		asked, epoch int32
+		end          int64
+	}{
+		{3, 3, 4}, {4, 3, 4}, {5, 5, 9}, {6, 5, 9}, {7, 7, 12}, {2, 2, 0}, {-1, -1, -1},
+	} {
+		a := epochEnd(b, 4, c.asked, -1)
+		require.Zero(t, a.ErrorCode)
+		require.Equal(t, c.epoch, a.LeaderEpoch, "epoch for %d", c.asked)
+		require.Equal(t, c.end, a.EndOffset, "end for %d", c.asked)
+	}
+	require.Equal(t, kerr.FencedLeaderEpoch.Code, epochEnd(b, 4, 5, 14).ErrorCode)
+	require.Equal(t, kerr.FencedLeaderEpoch.Code, epochEnd(b, 4, 5, 4).ErrorCode)
+	require.Equal(t, kerr.UnknownLeaderEpoch.Code, epochEnd(b, 4, 5, 16).ErrorCode)
+	require.Zero(t, epochEnd(b, 4, 5, 15).ErrorCode)
+	require.Zero(t, epochEnd(b, 0, 5, -1).ErrorCode)
+}
+
+// H12: what would make a client, or the other cluster's mirror, throw records
+// away is said only after the ledger was read anew; an epoch that is not above
+// the one shown but unknown here gets a retriable error.
+func TestH12LagIsNotDestructive(t *testing.T) {
+	b, h := chainBench(t)
+	a := epochEnd(b, 4, 8, -1) // above the chain, not above 15
+	require.Equal(t, kerr.UnknownLeaderEpoch.Code, a.ErrorCode)
+
+	asked := b.now
+	a = epochEnd(b, 4, 16, -1)
+	require.Zero(t, a.ErrorCode)
+	require.EqualValues(t, -1, a.EndOffset)
+	require.True(t, b.view.freshAt.After(asked), "answered without reading the ledger anew")
+
+	// The ledger can't be read now: no destructive answer at all.
+	out := fetchOne(12, "m", [16]byte{}, 40, 1000)
+	b.onWait = func() { b.view.fresh = false }
+	p := respond[*kmsg.FetchResponse](b, out).Topics[0].Partitions[0]
+	require.Equal(t, retryLater, p.ErrorCode)
+	require.Equal(t, retryLater, epochEnd(b, 4, 16, -1).ErrorCode)
+	b.view.fresh, b.onWait = true, nil
+	b.view.freshAt = b.now
+
+	// The ledger has moved on meanwhile: what looked out of range is not.
+	grown := false
+	b.onWait = func() {
+		if !grown {
+			grown = true
+			h.append(30, 0)
+			b.mirror("m", 0, h.log)
+		}
+	}
+	p = respond[*kmsg.FetchResponse](b, out).Topics[0].Partitions[0]
+	require.Zero(t, p.ErrorCode)
+	recs, _ := readBatches(t, p.RecordBatches)
+	require.NotEmpty(t, recs)
+	b.onWait = nil
+}
+
+// H12: an end that was shown before is not out of range because the
+// destination lost its tail; the reader waits until it is mirrored again.
+func TestH12EndEverShown(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(5, 0)
+	lp := b.mirror("m", 0, h.log)
+	lp.Checkpoint = h.checkpoint()
+	lp.Checkpoint.EndShown = 9
+	p := respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 8, 1000)).Topics[0].Partitions[0]
+	require.Zero(t, p.ErrorCode)
+	require.Empty(t, p.RecordBatches)
+	require.EqualValues(t, 9, epochEnd(b, 4, 3, -1).EndOffset)
+	require.Equal(t, kerr.OffsetOutOfRange.Code,
+		respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 10, 1000)).Topics[0].Partitions[0].ErrorCode)
+}
+
+// M13: ListOffsets carries the epoch of the chain, never the one shown in
+// metadata, which OffsetForLeaderEpoch would know nothing of.
+func TestM13EpochsOfListOffsets(t *testing.T) {
+	b, _ := chainBench(t)
+	for _, ts := range []int64{protocol.TimestampLatest, protocol.TimestampEarliest, 0} {
+		a := offsetsOf(b, 7, ts)
+		require.GreaterOrEqual(t, epochEnd(b, 4, a.LeaderEpoch, -1).EndOffset, a.Offset)
+	}
+	require.EqualValues(t, 7, offsetsOf(b, 7, protocol.TimestampLatest).LeaderEpoch)
+	require.EqualValues(t, 3, offsetsOf(b, 7, protocol.TimestampEarliest).LeaderEpoch)
+}
+
+// Errors of the broker, authorisation first of all, are passed on by every API.
+func TestAuthorisationIsTheBrokers(t *testing.T) {
+	b, h := chainBench(t)
+	b.sim.deny["m"] = map[int16]int16{}
+	for _, key := range []int16{0, 1, 2, 21, 23} {
+		b.sim.deny["m"][key] = kerr.TopicAuthorizationFailed.Code
+	}
+	denied := kerr.TopicAuthorizationFailed.Code
+	require.Equal(t, denied, offsetsOf(b, 7, -1).ErrorCode)
+	require.Equal(t, denied, epochEnd(b, 4, 5, -1).ErrorCode)
+	require.Equal(t, denied, respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 0, 1000)).Topics[0].Partitions[0].ErrorCode)
+	require.Equal(t, denied, produceOne(b, 9, -1, dense(t, 0, 1, 5)).ErrorCode)
+	require.Equal(t, denied, deleteOne(b, 5).ErrorCode)
+	// An error of ours does not hide the broker's.
+	require.Equal(t, denied, respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 900, 1000)).Topics[0].Partitions[0].ErrorCode)
+
+	// May describe, but not read: the end comes from what is known.
+	b.sim.deny["m"] = map[int16]int16{1: denied}
+	lp := b.mirror("m", 0, h.log)
+	lp.Checkpoint = h.checkpoint()
+	h.append(1, 0)
+	b.mirror("m", 0, h.log)
+	require.EqualValues(t, 12, offsetsOf(b, 7, -1).Offset)
+}
+
+// H10: without a fresh view, or with a record that can't be read, mirror topics
+// get a retriable error (never one that is fatal to Java clients), others pass.
+func TestH10FailClosed(t *testing.T) {
+	b, h := chainBench(t)
+	stale := func() {
+		require.Equal(t, retryLater, offsetsOf(b, 7, -1).ErrorCode)
+		require.Equal(t, retryLater, epochEnd(b, 4, 5, -1).ErrorCode)
+		require.Equal(t, retryLater, respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 0, 1000)).Topics[0].Partitions[0].ErrorCode)
+		require.Equal(t, retryLater, produceOne(b, 9, -1, dense(t, 0, 1, 5)).ErrorCode)
+		require.Equal(t, retryLater, deleteOne(b, 5).ErrorCode)
+	}
+	require.NotEqual(t, kerr.BrokerNotAvailable.Code, retryLater)
+	require.True(t, kerr.IsRetriable(kerr.ErrorForCode(retryLater)))
+	b.view.fresh = false
+	stale()
+	b.view.fresh = true
+	b.view.parts[partKey{"m", 0}] = &ledger.Partition{Topic: "m", Err: errStuck}
+	stale()
+	delete(b.view.parts, partKey{"m", 0}) // of a mirror topic, but not in the ledger yet
+	stale()
+	b.view.fresh = false
+	b.sim.part("other", 0)
+	require.True(t, b.run(fetchOne(12, "other", [16]byte{}, 0, 1000)).forwarded)
+	_ = h
+}
