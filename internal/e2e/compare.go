@@ -27,6 +27,8 @@ func (l *Lockstep) SourceRecs(ctx context.Context, topic string, partition int32
 // may be written to the source meanwhile.
 func (l *Lockstep) WaitCaughtUp(ctx context.Context, topic string, partitions int32) {
 	l.t.Helper()
+	began := time.Now()
+	defer func() { l.t.Logf("%s caught up after %.1fs", topic, time.Since(began).Seconds()) }()
 	for p := range partitions {
 		want, err := oracle.LiveEnd(ctx, l.setup.Source.Bootstrap(), topic, p)
 		if err != nil {
@@ -112,6 +114,8 @@ func (l *Lockstep) CompareAll(ctx context.Context, topic string) []oracle.Rec {
 func (l *Lockstep) CompareClient(ctx context.Context, r clients.Reader, read clients.Read, want []oracle.Rec) clients.Result {
 	l.t.Helper()
 	read.Bootstrap, read.Expect = l.Bootstrap(), len(want)
+	began := time.Now()
+	defer func() { l.t.Logf("%s read %s (%v) in %.1fs", r.Name, read.Topic, read.Isolation, time.Since(began).Seconds()) }()
 	got, err := r.Read(ctx, read)
 	if err != nil {
 		l.t.Fatalf("%s, %v: %v\n%s", r.Name, read.Isolation, err, l.LogTail(40))

@@ -264,7 +264,7 @@ func (l *Lockstep) finish() {
 			l.t.Errorf("lockstep's log has %q:\n%s", bad, log[i:min(len(log), i+4000)])
 		}
 	}
-	if l.t.Failed() {
+	if l.t.Failed() || os.Getenv("LOCKSTEP_KEEP_LOGS") != "" {
 		l.t.Log(l.LogTail(60))
 		if keep := os.Getenv("LOCKSTEP_KEEP_LOGS"); keep != "" {
 			name := strings.ReplaceAll(l.t.Name(), "/", "_") + ".log"
