@@ -62,6 +62,9 @@ func (s *source) run(ctx context.Context) error {
 			retry = min(2*retry, s.o.Refresh)
 		} else {
 			retry = s.o.RetryMin
+			if s.pending() {
+				again = time.After(pendingPause)
+			}
 		}
 	wait:
 		for {
@@ -70,7 +73,10 @@ func (s *source) run(ctx context.Context) error {
 				break wait
 			case <-again:
 				break wait
-			case <-s.wake: // ownership changed: no need to ask the source
+			case <-s.wake: // ownership changed
+				if s.pending() {
+					break wait
+				}
 				if err := s.reconcile(ctx); err != nil && ctx.Err() == nil {
 					s.log.Warn("partitions could not be started", "err", err)
 					again = time.After(s.o.RetryMin)
@@ -81,6 +87,22 @@ func (s *source) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// pendingPause is how soon a topic that waits for other instances' records is
+// looked at again.
+const pendingPause = 500 * time.Millisecond
+
+// pending tells whether a topic waits for ledger records.
+func (s *source) pending() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.topics {
+		if errors.Is(t.err, errPending) {
+			return true
+		}
+	}
+	return false
 }
 
 // sync looks at the source's topics and makes the destination's fit. A topic
@@ -118,15 +140,21 @@ func (s *source) sync(ctx context.Context) error {
 		return err
 	}
 	next := make(map[string]*topicSync, len(found))
+	var g errgroup.Group
+	g.SetLimit(reconcilers)
 	for _, name := range names {
 		t := &topicSync{source: found[name]}
 		next[name] = t
 		if prev := old[name]; prev != nil && prev.err == nil && prev.dest != nil {
 			t.dest = prev.dest // what runs goes on while this sync has trouble with it
 		}
-		t.err = s.ensure(ctx, t, src[name], known, bare)
-		s.report(name, old[name], t)
+		g.Go(func() error {
+			t.err = s.ensure(ctx, t, src[name], known, bare)
+			s.report(name, old[name], t)
+			return nil
+		})
 	}
+	_ = g.Wait()
 	// A topic that is missing may be a broker's outdated metadata: only two
 	// syncs in a row mean something (facts §7).
 	for name, t := range old {
@@ -156,12 +184,66 @@ func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfi
 	if by := s.mirroredBy(name); by != "" && by != s.o.Name {
 		return topicFailed("two_mirrors", "topic %s is mirrored by %q already: exclude it from one of the two", name, by)
 	}
-	d, err := s.admin.ensure(ctx, t.source, src, known, s.m.opts.View.Topic(name))
+	have, err := s.admin.destination(ctx, name)
+	if err != nil {
+		return err
+	}
+	began := s.begun(name)
+	if have == nil && began {
+		return topicFailed("destination_topic_deleted", "topic %s was deleted on the destination: its mirrored records are gone; restore it, or delete the mirror's records of it, then start again", name)
+	}
+	if have != nil && !began {
+		if err := s.admin.mustBeEmpty(ctx, name); err != nil {
+			return err
+		}
+	}
+	// The ledger knows each partition before the topic is created: no client
+	// may ever take the topic for an ordinary one and see physical offsets.
+	if err := s.records(ctx, t); err != nil {
+		return err
+	}
+	d, err := s.admin.ensure(ctx, t.source, src, known, have)
 	if err != nil {
 		return err
 	}
 	t.dest = d
 	return nil
+}
+
+// errPending: another instance has not written its partitions' records yet, or
+// nobody owns their ledger partitions for now.
+var errPending = errors.New("waiting for the ledger records of all partitions")
+
+// records writes the missing records of the partitions that are ours. All must
+// be there, whoever writes them.
+func (s *source) records(ctx context.Context, t *topicSync) error {
+	name := t.source.Topic
+	for p := range int32(len(t.source.Partitions)) {
+		if s.m.opts.View.Partition(name, p) != nil {
+			continue
+		}
+		if !s.m.owned.has(ledger.PartitionOf(name, p)) {
+			return errPending
+		}
+		if err := s.record(ctx, partKey{name, p}, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begun tells whether mirroring of a topic has got as far as creating it: from
+// then on its destination topic is ours.
+func (s *source) begun(topic string) bool {
+	for p := int32(0); ; p++ {
+		e := s.m.opts.View.Partition(topic, p)
+		if e == nil {
+			return false
+		}
+		if e.Err != nil || e.Record != nil && (!e.Record.TopicID.IsZero() || len(e.Record.Log.Spans) > 0) {
+			return true
+		}
+	}
 }
 
 // mirroredBy is the mirror that the ledger names for a topic.
@@ -174,6 +256,9 @@ func (s *source) mirroredBy(topic string) string {
 
 // report logs a topic's trouble once, and its end.
 func (s *source) report(name string, old, now *topicSync) {
+	if errors.Is(now.err, errPending) {
+		return
+	}
 	var before error
 	if old != nil {
 		before = old.err
@@ -279,7 +364,7 @@ func (s *source) reconcile(ctx context.Context) error {
 			continue
 		}
 		g.Go(func() error {
-			if err := s.record(ctx, k, t); err != nil {
+			if err := s.adopt(ctx, k, t); err != nil {
 				mu.Lock()
 				errs = append(errs, fmt.Errorf("%s: %w", k, err))
 				mu.Unlock()
@@ -315,11 +400,9 @@ func (s *source) stopAll(ctx context.Context, lps map[int32]bool) {
 // reconcilers is how many partitions are started or stopped at once.
 const reconcilers = 16
 
-// record makes sure that the ledger has the partition's record.
+// record writes the first record of a partition, of which nothing is shown
+// until a first generation is in it.
 func (s *source) record(ctx context.Context, k partKey, t *topicSync) error {
-	if s.m.opts.View.Partition(k.topic, k.partition) != nil {
-		return nil
-	}
 	s.mu.Lock()
 	id := s.id
 	s.mu.Unlock()
@@ -328,9 +411,25 @@ func (s *source) record(ctx context.Context, k partKey, t *topicSync) error {
 	return s.m.owned.Put(ctx, &ledger.Record{
 		Mirror: s.o.Name, Topic: k.topic, Partition: k.partition,
 		State: epoch.StateLogAlignment, Desired: epoch.StateMirroring, StateEpoch: 1,
-		Lineage: hex.EncodeToString(lineage), TopicID: ledger.ID(t.dest.id),
+		Lineage:       hex.EncodeToString(lineage),
 		SourceTopicID: ledger.ID(t.source.ID), SourceCluster: id, Path: []string{id},
 	})
+}
+
+// adopt binds a partition's record to the destination topic, once.
+func (s *source) adopt(ctx context.Context, k partKey, t *topicSync) error {
+	e := s.m.opts.View.Partition(k.topic, k.partition)
+	switch {
+	case e == nil:
+		return errPending
+	case e.Err != nil || e.Record == nil: // the engine reports it
+		return nil
+	case !e.Record.TopicID.IsZero() || t.dest.id == (kadm.TopicID{}):
+		return nil
+	}
+	r := e.Record.Next()
+	r.TopicID = ledger.ID(t.dest.id)
+	return s.m.owned.Put(ctx, r)
 }
 
 // releaseTime is how long a partition may take to finish what is in flight.

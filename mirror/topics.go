@@ -123,19 +123,11 @@ type destTopic struct {
 
 // ensure makes the destination's topic fit the source's: creates it with its
 // configs in the same request (CF-01), adds partitions, alters what differs.
-// ours says that the ledger has records of this topic. A topic of another
-// origin is never written over: it must be empty, else topicError.
-func (a *topicAdmin) ensure(ctx context.Context, st kadm.TopicDetail, src, known topicConfigs, ours bool) (*destTopic, error) {
+// have is the destination's topic, nil when there is none.
+func (a *topicAdmin) ensure(ctx context.Context, st kadm.TopicDetail, src, known topicConfigs, have *kadm.TopicDetail) (_ *destTopic, err error) {
 	want := wantedConfigs(src, known, a.minLag)
 	n := len(st.Partitions)
-	have, err := a.destination(ctx, st.Topic)
-	if err != nil {
-		return nil, err
-	}
 	if have == nil {
-		if ours {
-			return nil, topicFailed("destination_topic_deleted", "topic %s was deleted on the destination: its mirrored records are gone; delete the mirror's topic there for good or restore it, then recover", st.Topic)
-		}
 		if err := a.create(ctx, st.Topic, n, want); err != nil {
 			return nil, err
 		}
@@ -143,11 +135,6 @@ func (a *topicAdmin) ensure(ctx context.Context, st kadm.TopicDetail, src, known
 			return nil, err
 		}
 		return a.result(have, src), nil
-	}
-	if !ours {
-		if err := a.mustBeEmpty(ctx, st.Topic); err != nil {
-			return nil, err
-		}
 	}
 	switch m := len(have.Partitions); {
 	case m > n:

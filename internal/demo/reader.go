@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -23,7 +24,7 @@ func newReader(proxy string) (*reader, error) {
 		names = append(names, t)
 	}
 	c, err := kgo.NewClient(kgo.SeedBrokers(proxy), kgo.ConsumerGroup("demo"), kgo.ConsumeTopics(names...),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.MetadataMinAge(200*time.Millisecond))
 	if err != nil {
 		return nil, fmt.Errorf("reader: %w", err)
 	}

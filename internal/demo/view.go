@@ -21,11 +21,11 @@ type view struct {
 }
 
 func newView(d *demo, r *reader) (*view, error) {
-	src, err := kgo.NewClient(kgo.SeedBrokers(d.source.ListenAddrs()...))
+	src, err := kgo.NewClient(kgo.SeedBrokers(d.source.ListenAddrs()...), kgo.MetadataMinAge(200*time.Millisecond))
 	if err != nil {
 		return nil, fmt.Errorf("view of the source: %w", err)
 	}
-	dst, err := kgo.NewClient(kgo.SeedBrokers(d.proxy))
+	dst, err := kgo.NewClient(kgo.SeedBrokers(d.proxy), kgo.MetadataMinAge(200*time.Millisecond))
 	if err != nil {
 		src.Close()
 		return nil, fmt.Errorf("view of the proxy: %w", err)
