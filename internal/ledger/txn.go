@@ -104,27 +104,65 @@ func (w *Writer) addPartition(ctx context.Context, n int32, p *producer) error {
 	})
 }
 
-// commit ends the transaction. Once it was sent, only a broker's answer says
-// what became of it.
+// commit ends the transaction. From the first try whose answer is lost or
+// unclear on, the commit may have been stored, whatever a later try is
+// answered: so nothing below this may try again unseen (the client's own
+// Request would).
 func (w *Writer) commit(ctx context.Context, n int32, p *producer) error {
-	answered := true
+	unclear := false
 	err := w.retry(ctx, func() error {
+		id, err := w.coordinator(ctx, n)
+		if err != nil {
+			return err
+		}
 		req := kmsg.NewPtrEndTxnRequest()
 		req.TransactionalID = txnID(n)
 		req.ProducerID, req.ProducerEpoch = p.id, p.epoch
 		req.Commit = true
-		resp, err := req.RequestWith(ctx, w.cl)
+		actx, cancel := context.WithTimeout(ctx, attempt)
+		defer cancel()
+		kresp, err := w.cl.Broker(int(id)).Request(actx, req)
 		if err != nil {
-			answered = false
+			unclear = true
 			return err
 		}
-		return kerr.ErrorForCode(resp.ErrorCode)
+		err = kerr.ErrorForCode(kresp.(*kmsg.EndTxnResponse).ErrorCode)
+		unclear = unclear || err != nil && !refused(err)
+		return err
 	})
-	// A refusal after a lost answer may follow a commit that was done.
-	if err != nil && !answered {
+	if err != nil && unclear {
 		return errors.Join(ErrUnknownOutcome, err)
 	}
 	return err
+}
+
+// refused tells whether an answer to EndTxn says for certain that this request
+// stored nothing.
+func refused(err error) bool {
+	for _, e := range []*kerr.Error{
+		kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidTxnState, kerr.InvalidProducerIDMapping,
+		kerr.ConcurrentTransactions, kerr.NotCoordinator, kerr.CoordinatorLoadInProgress, kerr.TransactionalIDAuthorizationFailed,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// coordinator is the broker that keeps the transactions of ledger partition n.
+func (w *Writer) coordinator(ctx context.Context, n int32) (int32, error) {
+	req := kmsg.NewPtrFindCoordinatorRequest()
+	req.CoordinatorKey, req.CoordinatorType = txnID(n), 1
+	req.CoordinatorKeys = []string{txnID(n)} // version 4 and later
+	resp, err := req.RequestWith(ctx, w.cl)
+	if err != nil {
+		return -1, err
+	}
+	if len(resp.Coordinators) == 1 {
+		return resp.Coordinators[0].NodeID, kerr.ErrorForCode(resp.Coordinators[0].ErrorCode)
+	}
+	return resp.NodeID, kerr.ErrorForCode(resp.ErrorCode)
 }
 
 // produce writes one batch to ledger partition n and answers its base offset.
