@@ -255,6 +255,7 @@ func (f *fetch) confirm(p *fetchPart, done func()) {
 			return
 		}
 		r := f.reader(p.partKey)
+		r.bounded = false
 		r.bounds(func(code int16) {
 			if code != 0 {
 				p.refuse(code)

@@ -63,8 +63,8 @@ func (h *history) append(n int, hole int64) {
 func (h *history) appendHoles(hole int64, last int32, deltas ...int32) {
 	v := h.vend + hole
 	var recs []simRecord
-	for _, d := range deltas {
-		recs = append(recs, simRecord{d, h.ts, fmt.Sprint(v + int64(d))})
+	for i, d := range deltas {
+		recs = append(recs, simRecord{d, h.ts + int64(i), fmt.Sprint(v + int64(d))})
 	}
 	b, err := protocol.Densify(simBatch(h.t, v, last, recs...), false, 1<<20)
 	require.NoError(h.t, err)
@@ -82,8 +82,12 @@ func (h *history) put(b protocol.Batch, v, vcount int64, flags uint8, deltas ...
 			deltas = append(deltas, i)
 		}
 	}
-	for _, d := range deltas {
-		h.live = append(h.live, liveRecord{v + int64(d), h.src, h.ts, fmt.Sprint(v + int64(d)), v, v + vcount, p})
+	for i, d := range deltas {
+		ts := h.ts
+		if flags&epoch.FlagRenumbered != 0 {
+			ts += int64(i)
+		}
+		h.live = append(h.live, liveRecord{v + int64(d), h.src, ts, fmt.Sprint(v + int64(d)), v, v + vcount, p})
 	}
 	h.vend, h.chain, h.pend = v+vcount, v+count, p+count
 }
