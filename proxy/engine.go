@@ -33,6 +33,7 @@ import (
 type engine struct {
 	loops []*loop
 	gone  chan struct{}
+	turn  atomic.Uint32
 	log   *slog.Logger
 	wg    sync.WaitGroup
 }
@@ -127,11 +128,14 @@ func (e *engine) closePollers() {
 	}
 }
 
-// next is the loop with the fewest connections.
+// next is the loop with the fewest connections; among equals (a burst of new
+// ones isn't counted yet) they take turns.
 func (e *engine) next() *loop {
-	best := e.loops[0]
-	for _, l := range e.loops[1:] {
-		if l.load.Load() < best.load.Load() {
+	n := len(e.loops)
+	first := int(e.turn.Add(1)) % n
+	best := e.loops[first]
+	for i := 1; i < n; i++ {
+		if l := e.loops[(first+i)%n]; l.load.Load() < best.load.Load() {
 			best = l
 		}
 	}

@@ -25,6 +25,7 @@ import (
 // size of the answer and wherever it is cut; everything else is as it was.
 func TestFetchEndpoints(t *testing.T) {
 	leakCheck(t)
+	first := freePorts(t, 5)
 	resp := kmsg.NewPtrFetchResponse()
 	resp.SetVersion(16)
 	resp.Topics = []kmsg.FetchResponseTopic{{TopicID: [16]byte{1}, Partitions: []kmsg.FetchResponseTopicPartition{{Partition: 1}}}}
@@ -50,7 +51,7 @@ func TestFetchEndpoints(t *testing.T) {
 				out = out[n:]
 			}
 		}
-	}), func(o *Options) { o.Listeners[0].LastPort = 19104 })
+	}), func(o *Options) { o.Listeners[0].FirstPort, o.Listeners[0].LastPort = first, first+4 })
 	c := dialRaw(t, p)
 	for corr := range int32(80) {
 		req := kmsg.NewPtrFetchRequest()
@@ -65,7 +66,7 @@ func TestFetchEndpoints(t *testing.T) {
 		require.NoError(t, read.ReadFrom(body[1:]))
 		require.Len(t, read.Brokers, 1)
 		require.Equal(t, "127.0.0.1", read.Brokers[0].Host)
-		require.EqualValues(t, 19102, read.Brokers[0].Port)
+		require.EqualValues(t, first+2, read.Brokers[0].Port)
 		want := make([]byte, corr*corr*50)
 		pattern(want, 0)
 		require.Equal(t, want, read.Topics[0].Partitions[0].RecordBatches)

@@ -74,6 +74,7 @@ func TestStreamKeepsOrderAndBytes(t *testing.T) {
 func TestAcks0FloodThenMetadata(t *testing.T) {
 	leakCheck(t)
 	var seen atomic.Int64
+	first := freePorts(t, 5)
 	meta := kmsg.NewPtrMetadataResponse()
 	meta.SetVersion(1)
 	meta.Brokers = []kmsg.MetadataResponseBroker{{NodeID: 3, Host: "internal.example", Port: 9092}}
@@ -83,7 +84,7 @@ func TestAcks0FloodThenMetadata(t *testing.T) {
 		}
 		seen.Add(1)
 		return sumAnswer(h, f)
-	})), func(o *Options) { o.Listeners[0].LastPort = 19104 })
+	})), func(o *Options) { o.Listeners[0].FirstPort, o.Listeners[0].LastPort = first, first+4 })
 	c := dialRaw(t, p)
 	const n = 100_000
 	go func() {
@@ -106,7 +107,7 @@ func TestAcks0FloodThenMetadata(t *testing.T) {
 	got.SetVersion(1)
 	require.NoError(t, got.ReadFrom(body))
 	require.Equal(t, "127.0.0.1", got.Brokers[0].Host)
-	require.EqualValues(t, 19103, got.Brokers[0].Port)
+	require.EqualValues(t, first+3, got.Brokers[0].Port)
 }
 
 // pattern fills b with what stands at offset off of an endless stream.

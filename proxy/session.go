@@ -52,6 +52,7 @@ type session struct {
 	state   connState
 	known   *versions // what the broker behind said in ApiVersions, nil: nothing yet
 
+	unwatch  func() // cancels the timer of watch
 	started  time.Time
 	active   time.Time // when something last moved
 	requests int64
@@ -284,10 +285,7 @@ func (s *session) dialled(up *sockConn, err error) {
 // time limit for that.
 func (s *session) watch() {
 	lim := s.p.limits
-	s.l.afterFunc(min(lim.HandshakeTimeout, lim.IdleTimeout), func() {
-		if s.closed {
-			return
-		}
+	s.unwatch = s.l.afterFunc(min(lim.HandshakeTimeout, lim.IdleTimeout), func() {
 		quiet := time.Since(s.active)
 		waits := s.fifo.len() > 0 || s.x != nil || s.waiting != nil || s.dialing != nil
 		switch {
@@ -322,6 +320,9 @@ func (s *session) close(reason CloseReason, err error) {
 	s.closed = true
 	if s.dialing != nil {
 		s.dialing()
+	}
+	if s.unwatch != nil {
+		s.unwatch()
 	}
 	delete(s.l.sessions, s)
 	s.p.sessionClosed(reason)
