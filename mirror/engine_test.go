@@ -148,8 +148,10 @@ func TestRefusedKeepsGeneration(t *testing.T) {
 	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1})
 	n := 0
 	r.dst.onProduce = func(partKey, *fakeLog, protocol.Batch) (int16, bool) {
-		n++
-		return kerr.NotEnoughReplicas.Code, n == 2 || n == 3
+		if n++; n == 2 || n == 3 {
+			return kerr.NotEnoughReplicas.Code, true
+		}
+		return 0, false
 	}
 	r.start()
 	r.reached(0, 2)
@@ -443,7 +445,10 @@ func TestRejectedNamesSetting(t *testing.T) {
 			r := newRig(t, 2)
 			bad := true
 			r.dst.onProduce = func(k partKey, _ *fakeLog, _ protocol.Batch) (int16, bool) {
-				return tc.code, k.partition == 0 && bad
+				if k.partition == 0 && bad {
+					return tc.code, true
+				}
+				return 0, false
 			}
 			r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1})
 			r.write(1, rawBatch{base: 0, n: 1})
