@@ -26,7 +26,7 @@ const Group = "__lockstep"
 // come (group.min.session.timeout.ms, group.max.session.timeout.ms).
 const DefaultSessionTimeout = 10 * time.Second
 
-// OwnerOptions: Client is required, the rest has defaults.
+// OwnerOptions of an [Owner]. Client is required, the rest has defaults.
 type OwnerOptions struct {
 	Client []kgo.Opt // how the destination is reached
 	Logger *slog.Logger

@@ -127,11 +127,11 @@ func (c *cluster) put(partition int32, key string, value []byte) int64 {
 }
 
 // newRecord is the first record of a mirror partition.
-func newRecord(topic string, p int32) *Record {
+func newRecord(p int32) *Record {
 	return &Record{
-		Mirror: "m", Topic: topic, Partition: p, State: epoch.StateMirroring, StateEpoch: 1,
+		Mirror: "m", Topic: "orders", Partition: p, State: epoch.StateMirroring, StateEpoch: 1,
 		Log:     epoch.Log{Spans: []epoch.Span{{Kind: epoch.Mirrored, Gen: 1, PEnd: -1}}, LastGen: 1},
-		Lineage: "l", TopicID: ID{0: byte(len(topic)), 1: topic[0]},
+		Lineage: "l", TopicID: ID{7},
 	}
 }
 

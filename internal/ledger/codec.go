@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/epoch"
 )
 
-// ErrNewer: the value was written by a newer program. It is shown as broken,
+// ErrNewer says that the value was written by a newer program. It is shown as broken,
 // never read in part: an older program can't know what the rest means.
 var ErrNewer = errors.New("written in a newer format; run the same version of lockstep everywhere")
 

@@ -100,7 +100,7 @@ func TestEndure(t *testing.T) {
 func endureOnce(t *testing.T, w *Writer, v *View, p int32, tag string, log *acks) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	r := newRecord("orders", p)
+	r := newRecord(p)
 	if cur := v.Partition("orders", p); cur != nil {
 		if cur.Err != nil {
 			t.Errorf("partition %d: %v", p, cur.Err)

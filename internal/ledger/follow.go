@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 const (
@@ -41,21 +39,6 @@ type follower struct {
 func (f *follower) reset(position int64) {
 	f.position, f.epoch, f.started = position, -1, false
 	f.endAt, f.loading = time.Time{}, map[string]change{}
-}
-
-// ledgerVersions caps what the ledger's clients speak: Fetch and Produce by
-// topic name, and transactions as they were before KIP-890's second part, in
-// which EndTxn would change the producer's epoch. Brokers 2.8 to 4.x know them
-// all.
-func ledgerVersions() kgo.Opt {
-	v := kversion.Stable()
-	v.SetMaxKeyVersion(int16(kmsg.Produce), 11)
-	v.SetMaxKeyVersion(int16(kmsg.Fetch), 12)
-	v.SetMaxKeyVersion(int16(kmsg.Metadata), 12)
-	v.SetMaxKeyVersion(int16(kmsg.InitProducerID), 4)
-	v.SetMaxKeyVersion(int16(kmsg.AddPartitionsToTxn), 3)
-	v.SetMaxKeyVersion(int16(kmsg.EndTxn), 4)
-	return kgo.MaxVersions(v)
 }
 
 // Run follows the ledger until ctx ends (then it returns nil) or the topic
@@ -121,37 +104,6 @@ func (r *reader) again() {
 	case r.kick <- struct{}{}:
 	default:
 	}
-}
-
-// ledgerLeaders asks who leads the ledger's partitions; -1: nobody.
-func ledgerLeaders(ctx context.Context, cl *kgo.Client) (leaders [Partitions]int32, err error) {
-	req := kmsg.NewPtrMetadataRequest()
-	t := kmsg.NewMetadataRequestTopic()
-	t.Topic = kmsg.StringPtr(Topic)
-	req.Topics = append(req.Topics, t)
-	resp, err := req.RequestWith(ctx, cl)
-	if err != nil {
-		return leaders, err
-	}
-	if len(resp.Topics) != 1 {
-		return leaders, fmt.Errorf("metadata of %d topics, asked for one", len(resp.Topics))
-	}
-	if err := kerr.ErrorForCode(resp.Topics[0].ErrorCode); err != nil {
-		return leaders, err
-	}
-	if n := len(resp.Topics[0].Partitions); n != Partitions {
-		return leaders, wrongPartitions(n)
-	}
-	for i := range leaders {
-		leaders[i] = -1
-	}
-	for _, p := range resp.Topics[0].Partitions {
-		if p.Partition < 0 || p.Partition >= Partitions {
-			return leaders, fmt.Errorf("metadata names partition %d", p.Partition)
-		}
-		leaders[p.Partition] = p.Leader
-	}
-	return leaders, nil
 }
 
 // assign gives each partition to its leader's fetcher; false when one has no
@@ -338,10 +290,9 @@ func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseT
 		}
 	}
 	atEnd := st.position >= rp.LastStableOffset
-	switch {
-	case st.loading == nil:
+	if st.loading == nil {
 		v.apply(changes)
-	default:
+	} else {
 		for _, c := range changes {
 			st.loading[c.key.String()] = c
 		}
@@ -442,48 +393,6 @@ func (r *reader) lost(p, broker int32, off, start int64, why string) {
 	st.reset(start)
 	st.reload = true
 	v.fresh.Store(nil)
-}
-
-// listOffset asks for -2 the log start, for -1 the high watermark.
-func listOffset(ctx context.Context, cl *kgo.Client, broker, p int32, at int64) (int64, error) {
-	req := kmsg.NewPtrListOffsetsRequest()
-	req.ReplicaID = -1
-	t := kmsg.NewListOffsetsRequestTopic()
-	t.Topic = Topic
-	rp := kmsg.NewListOffsetsRequestTopicPartition()
-	rp.Partition, rp.Timestamp, rp.CurrentLeaderEpoch = p, at, -1
-	t.Partitions = append(t.Partitions, rp)
-	req.Topics = append(req.Topics, t)
-	kresp, err := cl.Broker(int(broker)).Request(ctx, req)
-	if err != nil {
-		return -1, err
-	}
-	resp := kresp.(*kmsg.ListOffsetsResponse)
-	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-		return -1, errors.New("ListOffsets: no answer for the partition asked about")
-	}
-	a := resp.Topics[0].Partitions[0]
-	if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
-		return -1, err
-	}
-	return a.Offset, nil
-}
-
-// lastBatch walks batch headers: where the last whole batch ends and its
-// leader epoch; (-1, -1) for none. Emptied batches count: their offsets are
-// read too.
-func lastBatch(b []byte) (end int64, epoch int32) {
-	end, epoch = -1, -1
-	for len(b) >= 61 {
-		size := int64(binary.BigEndian.Uint32(b[8:])) + 12
-		if size < 61 || size > int64(len(b)) || b[16] != 2 {
-			break
-		}
-		end = int64(binary.BigEndian.Uint64(b)) + int64(binary.BigEndian.Uint32(b[23:])) + 1
-		epoch = int32(binary.BigEndian.Uint32(b[12:]))
-		b = b[size:]
-	}
-	return end, epoch
 }
 
 var errHangs = errors.New("the broker does not answer")

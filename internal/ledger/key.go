@@ -10,6 +10,7 @@ import (
 // Kind tells apart what a key names.
 type Kind uint8
 
+// The kinds of entry, and what their keys look like.
 const (
 	KindRecord     Kind = iota + 1 // topic/partition
 	KindCheckpoint                 // c/topic/partition

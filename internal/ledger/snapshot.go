@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/epoch"
 )
 
-// ErrLost: the ledger topic has lost writes that were already read (an unclean
+// ErrLost says that the ledger topic has lost writes that were already read (an unclean
 // election, a deleted or re-created topic, records deleted by hand). What
 // remains is older than what was built on it and can't be trusted (H3).
 var ErrLost = errors.New("the ledger topic lost writes; compare the partition with its source, then recover or delete the mirror")

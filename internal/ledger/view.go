@@ -17,7 +17,7 @@ import (
 // DefaultLease is how old the last full read of the ledger may be (DESIGN §4).
 const DefaultLease = 10 * time.Second
 
-// ViewOptions: Client is required, the rest has defaults.
+// ViewOptions of a [View]. Client is required, the rest has defaults.
 type ViewOptions struct {
 	// Client says how the destination is reached: seed brokers, TLS, SASL.
 	Client []kgo.Opt

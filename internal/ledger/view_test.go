@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"encoding/binary"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -20,7 +22,7 @@ func TestFreshEndsWithTheCluster(t *testing.T) {
 	require.NoError(t, v.WaitReady(ctx))
 	w := c.writer(v)
 	require.NoError(t, w.Acquire(ctx, PartitionOf("orders", 0)))
-	require.NoError(t, w.Put(ctx, newRecord("orders", 0)))
+	require.NoError(t, w.Put(ctx, newRecord(0)))
 	require.True(t, v.Fresh())
 	d.set(true)
 	c.until(ctx, func() bool { return !v.Fresh() })
@@ -38,7 +40,7 @@ func TestBrokenEntries(t *testing.T) {
 	w := c.writer(v)
 	n := PartitionOf("orders", 0)
 	require.NoError(t, w.Acquire(ctx, n))
-	require.NoError(t, w.Put(ctx, newRecord("orders", 0)))
+	require.NoError(t, w.Put(ctx, newRecord(0)))
 	live := v.Partition("orders", 0).Live
 
 	wait := func(partition int32, offset int64) { require.NoError(t, v.WaitFor(ctx, partition, offset+1)) }
@@ -49,7 +51,7 @@ func TestBrokenEntries(t *testing.T) {
 	require.Nil(t, p.Log)
 	require.Same(t, live, p.Live)
 	require.True(t, v.Topic("orders"))
-	require.ErrorContains(t, w.Put(ctx, newRecord("orders", 0)), "not overwritten")
+	require.ErrorContains(t, w.Put(ctx, newRecord(0)), "not overwritten")
 
 	// One that never was readable is there too.
 	n1 := PartitionOf("orders", 1)
@@ -58,7 +60,7 @@ func TestBrokenEntries(t *testing.T) {
 
 	// A good record of the wrong key, of the wrong ledger partition, a key of
 	// nobody: no entry takes it.
-	good, err := newRecord("orders", 2).Encode()
+	good, err := newRecord(2).Encode()
 	require.NoError(t, err)
 	n2 := PartitionOf("orders", 2)
 	wrong := (n2 + 1) % Partitions
@@ -70,7 +72,7 @@ func TestBrokenEntries(t *testing.T) {
 
 	// A writer of another program that goes back in state epochs.
 	n3 := PartitionOf("orders", 3)
-	r := newRecord("orders", 3)
+	r := newRecord(3)
 	r.StateEpoch = 5
 	five, err := r.Encode()
 	require.NoError(t, err)
@@ -106,7 +108,7 @@ func TestLostTopic(t *testing.T) {
 	w := c.writer(v)
 	n := PartitionOf("orders", 0)
 	require.NoError(t, w.Acquire(ctx, n))
-	r := newRecord("orders", 0)
+	r := newRecord(0)
 	require.NoError(t, w.Put(ctx, r))
 	require.NoError(t, w.Put(ctx, r.Next()))
 	c.deleteTopic()
@@ -126,7 +128,7 @@ func TestChanged(t *testing.T) {
 	w := c.writer(v)
 	require.NoError(t, w.Acquire(ctx, PartitionOf("orders", 0)))
 	ch := v.Changed()
-	require.NoError(t, w.Put(ctx, newRecord("orders", 0)))
+	require.NoError(t, w.Put(ctx, newRecord(0)))
 	<-ch
 }
 
@@ -136,7 +138,7 @@ func TestReadsDoNotAllocate(t *testing.T) {
 	now := time.Now()
 	v.fresh.Store(&now)
 	v.mu.Lock()
-	r := newRecord("orders", 4)
+	r := newRecord(4)
 	v.apply([]change{{key: Key{Kind: KindRecord, Topic: "orders", Partition: 4}, val: r}})
 	v.mu.Unlock()
 	require.NotNil(t, v.Partition("orders", 4))
@@ -149,4 +151,63 @@ func TestReadsDoNotAllocate(t *testing.T) {
 		_, _ = v.TopicByID(r.TopicID)
 		_ = v.Topic("orders")
 	}))
+}
+
+// After the topic lost its tail, an entry that is read again as it was is as
+// good as before; one that comes back older, or not at all, is lost.
+func TestReloadCompares(t *testing.T) {
+	v := NewView(ViewOptions{Logger: slog.New(slog.DiscardHandler)})
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	read := func(n int32, rs ...*Record) map[string]change {
+		m := map[string]change{}
+		for _, r := range rs {
+			if k := (Key{Kind: KindRecord, Topic: r.Topic, Partition: r.Partition}); k.LedgerPartition() == n {
+				m[k.String()] = change{key: k, val: r}
+			}
+		}
+		return m
+	}
+	same, older, gone := newRecord(0), newRecord(1), newRecord(2)
+	same.StateEpoch, older.StateEpoch, gone.StateEpoch = 5, 5, 5
+	back := newRecord(1)
+	back.StateEpoch = 4
+	for n := range int32(Partitions) {
+		v.parts[n].loading = read(n, same, older, gone)
+		v.loaded(n)
+	}
+	for n := range int32(Partitions) {
+		v.parts[n].reset(0)
+		v.parts[n].reload = true
+		v.parts[n].loading = read(n, same, back)
+		v.loaded(n)
+	}
+	require.NoError(t, v.Partition("orders", 0).Err)
+	require.Same(t, same, v.Partition("orders", 0).Record)
+	require.ErrorIs(t, v.Partition("orders", 1).Err, ErrLost)
+	require.ErrorIs(t, v.Partition("orders", 2).Err, ErrLost)
+}
+
+func FuzzLastBatch(f *testing.F) {
+	f.Add(encodeBatch(1, 0, 0, true, []entry{{key: "orders/1", value: []byte("{}")}, {key: "orders/2"}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		whole := encodeBatch(-1, -1, -1, false, []entry{{key: "k"}})
+		end, _ := lastBatch(append(whole, b...))
+		if alone, _ := lastBatch(b); alone == -1 && end != 1 {
+			t.Fatalf("one whole batch and rubbish end at %d", end)
+		}
+	})
+}
+
+func TestLastBatch(t *testing.T) {
+	b := encodeBatch(1, 0, 0, true, []entry{{key: "orders/1", value: []byte("{}")}, {key: "orders/2"}})
+	end, epoch := lastBatch(b)
+	require.EqualValues(t, 2, end)
+	require.EqualValues(t, -1, epoch)
+	binary.BigEndian.PutUint64(b, 40)
+	end, _ = lastBatch(append(b, b[:len(b)-1]...))
+	require.EqualValues(t, 42, end, "a partial batch at the end is no batch")
+	end, epoch = lastBatch(b[:60])
+	require.EqualValues(t, -1, end)
+	require.EqualValues(t, -1, epoch)
 }

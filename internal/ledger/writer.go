@@ -24,24 +24,24 @@ const TransactionalIDPrefix = "lockstep-ledger-"
 const TransactionTimeout = 10 * time.Second
 
 var (
-	// ErrFenced: somebody else has acquired the ledger partition since (or our
+	// ErrFenced says that somebody else has acquired the ledger partition since (or our
 	// own transaction was ended by its timeout, which looks the same). The
 	// owner stops at once. It may acquire again only when a heartbeat that was
 	// answered after this says that it still is the owner; else two owners
 	// would fence one another for ever.
 	ErrFenced = errors.New("fenced: another instance writes this ledger partition now")
-	// ErrUnknownOutcome: the commit was sent and its answer never came. The
-	// write may or may not be there. Acquire again, then look at the view.
+	// ErrUnknownOutcome says that the commit was sent and its answer never
+	// came, or was unclear. The write may or may not be there. Acquire again, then look at the view.
 	ErrUnknownOutcome = errors.New("outcome unknown: acquire the ledger partition again, then read the entry")
-	// ErrNotAcquired: call Acquire first. An error in the middle of a write
+	// ErrNotAcquired says to call Acquire first. An error in the middle of a write
 	// leads here too: the next Acquire ends what was left open.
 	ErrNotAcquired = errors.New("ledger partition not acquired")
-	// ErrConflict: the record's state epoch isn't the view's plus one: it was
-	// made from an older record.
+	// ErrConflict says that the record's state epoch isn't the view's plus
+	// one: it was made from an older record.
 	ErrConflict = errors.New("made from a record that is not the newest")
 )
 
-// WriterOptions: Client and View are required.
+// WriterOptions of a [Writer]. Client and View are required.
 type WriterOptions struct {
 	Client []kgo.Opt // how the destination is reached
 	View   *View     // must be running: a write returns when it was read back

@@ -31,7 +31,7 @@ func TestPutIsReadBackAndViewsAgree(t *testing.T) {
 	var wg sync.WaitGroup
 	for p := range int32(n) {
 		wg.Go(func() {
-			if err := acquireAndPut(ctx, w, v1, newRecord("orders", p)); err != nil {
+			if err := acquireAndPut(ctx, w, newRecord(p)); err != nil {
 				t.Errorf("partition %d: %v", p, err)
 			}
 		})
@@ -52,7 +52,7 @@ func TestPutIsReadBackAndViewsAgree(t *testing.T) {
 		require.Same(t, got.Live, again.Live)
 	}
 	require.True(t, v1.Topic("orders"))
-	topic, ok := v1.TopicByID(newRecord("orders", 0).TopicID)
+	topic, ok := v1.TopicByID(newRecord(0).TopicID)
 	require.True(t, ok)
 	require.Equal(t, "orders", topic)
 	require.Positive(t, v1.TopicsVersion())
@@ -81,13 +81,13 @@ func TestPutIsReadBackAndViewsAgree(t *testing.T) {
 	}
 	require.False(t, v1.Topic("orders"))
 	require.Greater(t, v1.TopicsVersion(), version)
-	require.NoError(t, w.Put(ctx, newRecord("orders", 0)), "a deleted one begins again at state epoch 1")
+	require.NoError(t, w.Put(ctx, newRecord(0)), "a deleted one begins again at state epoch 1")
 	v3 := c.view(ViewOptions{}) // reads it all from the start
 	require.NoError(t, v3.WaitReady(ctx))
 	require.Equal(t, dump(v1), dump(v3))
 }
 
-func acquireAndPut(ctx context.Context, w *Writer, v *View, r *Record) error {
+func acquireAndPut(ctx context.Context, w *Writer, r *Record) error {
 	for {
 		err := w.Put(ctx, r)
 		if !errors.Is(err, ErrNotAcquired) {
@@ -113,7 +113,7 @@ func TestOlderOwnerIsFenced(t *testing.T) {
 	ctx := c.ctx()
 	va, vb := c.view(ViewOptions{}), c.view(ViewOptions{})
 	a, b := c.writer(va), c.writer(vb)
-	r := newRecord("orders", 0)
+	r := newRecord(0)
 	n := PartitionOf("orders", 0)
 	require.ErrorIs(t, a.Put(ctx, r), ErrNotAcquired)
 	require.NoError(t, a.Acquire(ctx, n))
@@ -152,7 +152,7 @@ func TestOpenTransactionOfDeadOwner(t *testing.T) {
 	require.NoError(t, a.Acquire(ctx, n))
 	p, err := a.lock(ctx, n)
 	require.NoError(t, err)
-	r := newRecord("orders", 0)
+	r := newRecord(0)
 	r.Mirror = "dead"
 	value, err := r.Encode()
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestOpenTransactionOfDeadOwner(t *testing.T) {
 	require.NoError(t, b.Acquire(ctx, n))
 	require.Greater(t, vb.Position(n), base, "read past what was aborted")
 	require.Nil(t, vb.Partition("orders", 0))
-	require.NoError(t, b.Put(ctx, newRecord("orders", 0)))
+	require.NoError(t, b.Put(ctx, newRecord(0)))
 	require.Equal(t, "m", vb.Partition("orders", 0).Record.Mirror)
 
 	p.seq++
@@ -192,7 +192,7 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 	})
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	r := newRecord("orders", 0)
+	r := newRecord(0)
 	require.ErrorIs(t, w.Put(short, r), ErrUnknownOutcome)
 	require.ErrorIs(t, w.Put(ctx, r), ErrNotAcquired)
 	require.NoError(t, w.Acquire(ctx, n))
@@ -213,8 +213,8 @@ func TestProduceIsRetried(t *testing.T) {
 		return nil, errors.New("connection lost"), true
 	})
 	require.NoError(t, c.fake.MoveTopicPartition(Topic, n, (w.leaders[n]+1)%3))
-	require.NoError(t, w.Put(ctx, newRecord("orders", 0)))
-	require.NoError(t, w.Put(ctx, newRecord("orders", 0).Next()))
+	require.NoError(t, w.Put(ctx, newRecord(0)))
+	require.NoError(t, w.Put(ctx, newRecord(0).Next()))
 	require.EqualValues(t, 4, v.Position(n), "two records, two markers")
 }
 
