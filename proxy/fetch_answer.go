@@ -22,6 +22,10 @@ func (f *fetch) judge(i int) {
 	}
 	for ; i < len(f.parts); i++ {
 		p := f.parts[i]
+		if p.absent {
+			p.outcome = outNothing
+			continue
+		}
 		if !p.mirror {
 			p.outcome = outNothing
 			if a := &p.answer; a.ErrorCode != 0 || len(a.Records) > 0 || a.Diverging.Set || a.PreferredReplica >= 0 {
@@ -39,14 +43,14 @@ func (f *fetch) judge(i int) {
 // collect gives each partition what the broker said of it.
 func (f *fetch) collect() {
 	for _, p := range f.parts {
-		p.fail(kerr.UnknownServerError.Code) // stands if the broker left it out
+		p.absent = true
 	}
 	for _, resp := range [...]*protocol.FetchResponse{&f.resp, &f.ruResp} {
 		for i := range resp.Topics {
 			t := &resp.Topics[i]
 			for j := range t.Partitions {
 				if p := f.byKey[wantedKey{t.Name, t.ID, t.Partitions[j].Partition}]; p != nil {
-					p.answer = t.Partitions[j]
+					p.answer, p.absent = t.Partitions[j], false
 				}
 			}
 		}

@@ -32,6 +32,9 @@ type fetchPart struct {
 	// sided: it was asked for in the read_uncommitted side request (H16).
 	sided bool
 
+	// absent: the broker left it out of its answer (its size limit was
+	// reached); so do we.
+	absent  bool
 	outcome outcome
 	answer  protocol.FetchPartition
 }

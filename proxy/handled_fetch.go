@@ -225,6 +225,9 @@ func (f *fetch) reply() {
 	given := map[wantedKey]bool{}
 	var t *protocol.FetchTopic
 	for _, p := range f.parts {
+		if p.absent {
+			continue
+		}
 		a := &p.answer
 		data := len(a.Records) > 0
 		if data {

@@ -44,9 +44,14 @@ type history struct {
 	next map[int16]protocol.Stamp // what the owner of an older generation had still in flight
 }
 
-func newHistory(t require.TestingT, part *simPart) *history {
-	l := logOf(t)
-	part.epoch = 5
+func newHistory(t require.TestingT, part *simPart) *history { return newHistoryAt(t, part, 5) }
+
+// newHistoryAt begins under the destination's leader epoch pe.
+func newHistoryAt(t require.TestingT, part *simPart, pe int32) *history {
+	l, err := (&epoch.Log{Bump: 10}).Restart(0, 0, pe, 1)
+	require.NoError(t, err)
+	l = l.WithEpoch(3, 0)
+	part.epoch = pe
 	return &history{t: t, log: l, part: part, src: 3, ts: 1000, next: map[int16]protocol.Stamp{}}
 }
 
