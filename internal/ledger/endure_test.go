@@ -42,6 +42,8 @@ func TestEndure(t *testing.T) {
 	c.ensure()
 	const partitions = 4
 	log := acks{done: map[string]string{}, maybe: map[string]bool{}, outcome: map[string]int{}}
+	// A new cluster makes its topic of transactions at the first one.
+	require.NoError(t, c.writer(c.view(ViewOptions{})).Acquire(c.ctx(), 0))
 	// The end is for the loops; what is under way goes on.
 	stop, cancel := context.WithTimeout(t.Context(), endureTime(t))
 	defer cancel()
