@@ -110,6 +110,9 @@ type fakeLog struct {
 	chain   epoch.Chain
 	lso     int64 // -1: the end
 	aborted []kmsg.FetchResponseTopicPartitionAbortedTransaction
+	// abortedEnd, if set, are the markers' offsets: a broker doesn't list what
+	// ended before the fetch offset.
+	abortedEnd []int64
 }
 
 func (l *fakeLog) end() int64 {
@@ -415,7 +418,11 @@ func (b *fakeBroker) read(r *kmsg.FetchRequest) (resp *kmsg.FetchResponse, some 
 				if l.lso >= 0 {
 					a.LastStableOffset = l.lso
 				}
-				a.AbortedTransactions = append(a.AbortedTransactions, l.aborted...)
+				for i, x := range l.aborted {
+					if len(l.abortedEnd) == 0 || l.abortedEnd[i] >= p.FetchOffset {
+						a.AbortedTransactions = append(a.AbortedTransactions, x)
+					}
+				}
 				limit := l.end()
 				if r.IsolationLevel == 1 {
 					limit = a.LastStableOffset
