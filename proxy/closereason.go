@@ -1,5 +1,11 @@
 package proxy
 
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
 // CloseReason says why a client connection ended. It is the word in the log
 // and the label of lockstep_closed_connections_total.
 type CloseReason uint8
@@ -47,4 +53,28 @@ func (r CloseReason) expected() bool {
 		return true
 	}
 	return false
+}
+
+// closeLog keeps the log readable while a broker is down and ten thousand
+// clients retry: one line per reason and ten seconds is a warning, the rest is told
+// at debug level and counted. (The metric counts all.)
+type closeLog struct {
+	last    atomic.Int64 // unix nanoseconds of the last warning
+	skipped atomic.Int64
+}
+
+const closeLogEvery = 10 * time.Second
+
+// level of the log line about a connection closed now; skipped: how many lines
+// since the last warning were not warnings.
+func (c *closeLog) level(r CloseReason, now time.Time) (level slog.Level, skipped int64) {
+	if r.expected() {
+		return slog.LevelDebug, 0
+	}
+	last := c.last.Load()
+	if now.UnixNano()-last < int64(closeLogEvery) || !c.last.CompareAndSwap(last, now.UnixNano()) {
+		c.skipped.Add(1)
+		return slog.LevelDebug, 0
+	}
+	return slog.LevelWarn, c.skipped.Swap(0)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 )
 
@@ -34,6 +35,9 @@ func (p *Proxy) dialBroker(ctx context.Context, id int32) (*sockConn, error) {
 			}
 		}
 		for _, addr := range p.topology.addresses() {
+			if slices.Contains(p.bootstrap, addr) {
+				continue
+			}
 			if c := try(addr); c != nil {
 				return c, nil
 			}

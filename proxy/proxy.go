@@ -101,6 +101,7 @@ type Proxy struct {
 	handlers  *handlers // the same, when there is a view
 	engine    *engine
 	m         *metrics
+	logged    [numReasons]closeLog
 
 	ctx      context.Context // of dials; ends after the drain
 	cancel   context.CancelFunc

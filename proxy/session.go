@@ -326,13 +326,13 @@ func (s *session) close(reason CloseReason, err error) {
 	}
 	delete(s.l.sessions, s)
 	s.p.sessionClosed(reason)
-	level := slog.LevelWarn
-	if reason.expected() {
-		level = slog.LevelDebug
-	}
 	attrs := []slog.Attr{slog.String("reason", reason.String()), slog.Int64("requests", s.requests)}
 	if err != nil {
 		attrs = append(attrs, slog.Any("err", err))
+	}
+	level, skipped := s.p.logged[reason].level(reason, time.Now())
+	if skipped > 0 {
+		attrs = append(attrs, slog.Int64("more_like_it", skipped))
 	}
 	s.log.LogAttrs(context.Background(), level, "connection closed", attrs...)
 
