@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -138,7 +139,7 @@ func (f *fetch) send(parts []*fetchPart, wait time.Duration, isolation int8, int
 			err = into.Decode(q.Version, body)
 		}
 		if err != nil {
-			if err != errExchangeOver {
+			if !errors.Is(err, errExchangeOver) {
 				f.x.Close(ReasonProtocolError, err)
 			}
 			return

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -166,7 +167,7 @@ func (f *produce) sendOn() {
 			body, err = protocol.RewriteAddresses(protocol.KeyProduce, f.q.Version, body, to)
 		}
 		if err != nil {
-			if err != errExchangeOver {
+			if !errors.Is(err, errExchangeOver) {
 				f.x.Close(ReasonProtocolError, err)
 			}
 			return

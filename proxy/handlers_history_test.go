@@ -153,6 +153,20 @@ func (h *history) cut(t int64) {
 	h.chain = h.vend
 }
 
+// lose: the destination loses its last n batches in an unclean election; the
+// owner finds out, and goes on behind the last live batch that is left.
+func (h *history) lose(n int) {
+	h.part.batches = h.part.batches[:max(0, len(h.part.batches)-n)]
+	end := h.part.end()
+	h.live = slices.DeleteFunc(h.live, func(r liveRecord) bool { return r.p >= end })
+	h.part.epoch++
+	vend := h.log.Spans[0].VStart
+	if n := len(h.live); n > 0 {
+		vend = h.live[n-1].end
+	}
+	h.cut(vend)
+}
+
 // retain drops what lies below physical offset p.
 func (h *history) retain(p int64) {
 	h.part.start = p
@@ -227,7 +241,7 @@ func drawHistory(t *rapid.T, part *simPart) *history {
 	h := newHistory(t, part)
 	for range rapid.IntRange(0, 30).Draw(t, "steps") {
 		h.ts += rapid.Int64Range(-50, 100).Draw(t, "dt")
-		switch op := rapid.IntRange(0, 11).Draw(t, "op"); op {
+		switch op := rapid.IntRange(0, 12).Draw(t, "op"); op {
 		case 0, 1, 2, 3:
 			h.append(rapid.IntRange(1, 4).Draw(t, "n"), rapid.SampledFrom([]int64{0, 0, 0, 1, 3, 300}).Draw(t, "hole"))
 		case 4:
@@ -263,6 +277,8 @@ func drawHistory(t *rapid.T, part *simPart) *history {
 			h.cut(rapid.SampledFrom(h.bases()).Draw(t, "cut"))
 		case 11:
 			h.src++
+		case 12:
+			h.lose(rapid.IntRange(1, 5).Draw(t, "lost"))
 		}
 	}
 	require.NoError(t, h.log.Validate())

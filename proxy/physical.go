@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -30,7 +31,7 @@ const (
 func ask[R kmsg.Response](x exchange, req kmsg.Request, cb func(R)) {
 	x.Ask(req, func(body []byte, err error) {
 		if err != nil {
-			if err != errExchangeOver {
+			if !errors.Is(err, errExchangeOver) {
 				x.Close(ReasonBrokerEOF, err)
 			}
 			return

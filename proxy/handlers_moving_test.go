@@ -1,0 +1,187 @@
+package proxy
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"pgregory.net/rapid"
+)
+
+// loseAndMirrorAgain is lose followed by what the owner then does: the same
+// source records once more, in a new generation.
+func (h *history) loseAndMirrorAgain(n int) {
+	before := slices.Clone(h.live)
+	h.lose(n)
+	src := h.src
+	for i := len(h.live); i < len(before); {
+		r := before[i]
+		h.src, h.ts = r.epoch, r.ts
+		n := int(r.end - r.batch)
+		h.put(dense(h.t, r.batch, n, r.ts), r.batch, int64(n), 0)
+		i += n
+	}
+	h.src = src
+}
+
+// follower is a consumer with epochs, as Java's: it fetches with the leader
+// epoch that metadata shows and the epoch of its last record, truncates where
+// it is told to, and remembers what it has.
+type follower struct {
+	b       *bench
+	t       *rapid.T
+	has     []liveRecord
+	pos     int64
+	current int32
+	last    int32
+	session int32
+	epoch   int32
+	resets  int
+}
+
+func (c *follower) refresh(h *history) {
+	c.current = c.b.h.shownEpoch("m", [16]byte{}, 0, h.part.epoch)
+}
+
+// step fetches once. branches are the sets of live records that the ledger has,
+// or had since the view last read it.
+func (c *follower) step(h *history, branches [][]liveRecord, maxBytes int32) {
+	q := fetchOne(12, "m", [16]byte{}, c.pos, maxBytes)
+	q.MaxWaitMillis = 0
+	q.SessionID, q.SessionEpoch = c.session, c.epoch
+	p := &q.Topics[0].Partitions[0]
+	p.CurrentLeaderEpoch, p.LastFetchedEpoch = c.current, c.last
+	r := c.b.run(q)
+	require.False(c.t, r.forwarded)
+	require.NoError(c.t, r.err)
+	resp := q.ResponseKind().(*kmsg.FetchResponse)
+	require.NoError(c.t, resp.ReadFrom(r.body))
+	require.Zero(c.t, resp.ErrorCode)
+	c.session, c.epoch = resp.SessionID, nextSessionEpoch(c.epoch)
+	if len(resp.Topics) == 0 {
+		return
+	}
+	a := resp.Topics[0].Partitions[0]
+	switch a.ErrorCode {
+	case 0:
+	case kerr.FencedLeaderEpoch.Code, kerr.UnknownLeaderEpoch.Code, retryLater:
+		c.refresh(h)
+		return
+	default:
+		require.FailNow(c.t, "unexpected", "%v at %d, epoch %d", kerr.ErrorForCode(a.ErrorCode), c.pos, c.last)
+	}
+	if d := a.DivergingEpoch; d.EndOffset >= 0 {
+		require.Empty(c.t, a.RecordBatches)
+		require.LessOrEqual(c.t, d.Epoch, c.last)
+		c.pos, c.last = min(c.pos, d.EndOffset), d.Epoch
+		c.has = slices.DeleteFunc(c.has, func(r liveRecord) bool { return r.v >= c.pos })
+		return
+	}
+	recs, next := readBatches(c.t, a.RecordBatches)
+	var got []liveRecord
+	for _, r := range recs {
+		if r.v >= c.pos {
+			got = append(got, r)
+		}
+	}
+	ok := len(got) == 0
+	for _, live := range branches {
+		i := 0
+		for i < len(live) && live[i].v < c.pos {
+			i++
+		}
+		n := 0
+		for n < len(got) && i+n < len(live) && sameRecord(got[n], live[i+n]) {
+			n++
+		}
+		ok = ok || n == len(got)
+	}
+	require.True(c.t, ok, "at %d: %v is of no branch", c.pos, got)
+	if next >= 0 {
+		c.has = append(c.has, got...)
+		c.pos = next
+		c.last = recs[len(recs)-1].epoch
+	}
+}
+
+func sameRecord(a, b liveRecord) bool {
+	return a.v == b.v && a.epoch == b.epoch && a.ts == b.ts && a.value == b.value
+}
+
+// TestReadersOfAMovingLog: an owner that appends, is taken over, cuts, and whose
+// destination loses its tail, an instance that learns of it late, and a reader
+// in between. The reader never gets anything but a stretch of the log as the
+// ledger has, or lately had it; in the end it has exactly what is live.
+func TestReadersOfAMovingLog(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b := newBenchOn(t, rt)
+		h := newHistory(rt, b.sim.part("m", 0))
+		shown := int64(0)
+		publish := func() [][]liveRecord {
+			lp := b.mirror("m", 0, h.log)
+			lp.Checkpoint = h.checkpoint()
+			lp.Checkpoint.EndShown = max(h.vend, shown)
+			shown = max(shown, h.vend)
+			return [][]liveRecord{slices.Clone(h.live)}
+		}
+		branches := publish()
+		c := &follower{b: b, t: rt, last: -1}
+		c.refresh(h)
+		steps := rapid.IntRange(1, 60).Draw(rt, "steps")
+		for range steps {
+			switch rapid.IntRange(0, 13).Draw(rt, "op") {
+			case 0, 1, 2:
+				h.ts++
+				h.append(rapid.IntRange(1, 3).Draw(rt, "n"), rapid.SampledFrom([]int64{0, 0, 1, 300}).Draw(rt, "hole"))
+			case 3:
+				h.foreign(rapid.IntRange(1, 4).Draw(rt, "n"))
+			case 4:
+				h.src++
+			case 5:
+				h.takeOver()
+			case 6:
+				h.elect()
+			case 7:
+				h.src++
+				h.cut(rapid.SampledFrom(h.bases()).Draw(rt, "cut"))
+				shown = h.vend
+				// The new branch begins with a record at the cut, of the new epoch.
+				h.append(1, 0)
+			case 8:
+				h.loseAndMirrorAgain(rapid.IntRange(1, 4).Draw(rt, "lost"))
+			case 9:
+				if h.gen() > 1 {
+					// (A view that lags takes it for live. It is what the source
+					// has, too, and this model's owner would mirror something else.)
+					branches = publish()
+					h.late(rapid.Int16Range(1, h.gen()-1).Draw(rt, "gen"), 2)
+				}
+			case 10:
+				branches = publish()
+			default:
+				c.step(h, branches, rapid.Int32Range(1, 400).Draw(rt, "max"))
+			}
+			branches = append(branches, slices.Clone(h.live))
+		}
+		branches = publish()
+		c.refresh(h)
+		for i := range 3*len(h.part.batches) + 30 {
+			if c.pos == h.end() && len(c.has) == len(h.live) && i > 3 {
+				break
+			}
+			c.step(h, branches, 200)
+		}
+		require.Equal(rt, fmt.Sprint(records(h.live)), fmt.Sprint(records(c.has)))
+	})
+}
+
+// records leaves out where records lie.
+func records(l []liveRecord) (out []liveRecord) {
+	for _, r := range l {
+		out = append(out, liveRecord{v: r.v, epoch: r.epoch, ts: r.ts, value: r.value})
+	}
+	return out
+}
