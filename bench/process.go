@@ -86,10 +86,10 @@ func (p *process) ended() error {
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-p.done:
+	case <-p.done: //nolint:errcheck // a signal's exit status
 	case <-time.After(10 * time.Second):
 		_ = p.cmd.Process.Kill()
-		<-p.done
+		<-p.done //nolint:errcheck // a signal's exit status
 	}
 }
 

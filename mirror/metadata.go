@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -71,7 +72,7 @@ func cluster(ctx context.Context, adm *kadm.Client, topics []string) (*Cluster, 
 		c.Brokers[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
 	}
 	for name, t := range m.Topics {
-		if t.Err == kerr.UnknownTopicOrPartition {
+		if errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
 			continue
 		}
 		if t.Err != nil {

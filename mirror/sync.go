@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
@@ -289,16 +290,19 @@ func (s *source) findBare(ctx context.Context) (map[string]bool, error) {
 		return nil, fmt.Errorf("reach the source: %w", err)
 	}
 	lockstep := conn.IsLockstep()
-	conn.Close()
+	_ = conn.Close()
 	if lockstep {
-		return nil, nil
+		return map[string]bool{}, nil
 	}
 	ts, err := s.admin.src.ListTopics(ctx, ledger.Topic)
-	if err != nil {
-		return nil, fmt.Errorf("look for a ledger on the source: %w", err)
+	if t := ts[ledger.Topic]; err == nil {
+		err = t.Err
 	}
-	if t, ok := ts[ledger.Topic]; !ok || t.Err != nil {
-		return nil, nil
+	switch {
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return map[string]bool{}, nil
+	case err != nil: // unreadable is not absent (hazard M5)
+		return nil, fmt.Errorf("look for a ledger on the source (needs Describe and Read on topic %s there, to tell mirrors from topics): %w", ledger.Topic, err)
 	}
 	return ledgerTopics(ctx, s.o.Source.Client, s.log)
 }
@@ -326,7 +330,9 @@ func ledgerTopics(ctx context.Context, client []kgo.Opt, log *slog.Logger) (map[
 		topics[t] = true
 	}
 	cancel()
-	<-done
+	if e := <-done; err == nil {
+		err = e
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the source has a ledger (%s) that can't be read, so it can't be told which of its topics are mirrors: %w", ledger.Topic, err)
 	}
@@ -419,10 +425,11 @@ func (s *source) record(ctx context.Context, k partKey, t *topicSync) error {
 // adopt binds a partition's record to the destination topic, once.
 func (s *source) adopt(ctx context.Context, k partKey, t *topicSync) error {
 	e := s.m.opts.View.Partition(k.topic, k.partition)
-	switch {
-	case e == nil:
+	if e == nil {
 		return errPending
-	case e.Err != nil || e.Record == nil: // the engine reports it
+	}
+	switch {
+	case e.Record == nil: // can't be read: the engine reports it
 		return nil
 	case !e.Record.TopicID.IsZero() || t.dest.id == (kadm.TopicID{}):
 		return nil

@@ -66,7 +66,11 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 		back.Go(func() error { return a.admin.Run(life) })
 	}
 	back.Go(func() error {
-		if err := a.ensureLedger(life); err != nil {
+		err := a.ensureLedger(life)
+		switch {
+		case life.Err() != nil:
+			return nil
+		case err != nil:
 			return err
 		}
 		return a.view.Run(life)
@@ -107,18 +111,16 @@ func (a *app) ensureLedger(ctx context.Context) error {
 		err := ledger.EnsureTopic(try, a.adm, a.rf)
 		cancel()
 		var wrong *ledger.TopicError
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return nil
-		case errors.As(err, &wrong):
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.As(err, &wrong) {
 			return err
 		}
 		a.log.Warn("the ledger's topic is not ready: nothing is mirrored, and mirror topics are not served", "err", err)
 		select {
 		case <-ctx.Done():
-			return nil
+			return ctx.Err()
 		case <-time.After(time.Second):
 		}
 	}

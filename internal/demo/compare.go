@@ -40,7 +40,7 @@ func (d *demo) compare(ctx context.Context, v *view) error {
 }
 
 func (d *demo) comparePartition(ctx context.Context, v *view, t string, p int32) error {
-	want, err := readAll(ctx, d.source.ListenAddrs(), t, p, kgo.ReadCommitted(), func(ends int64) bool { return true })
+	want, err := readAll(ctx, d.source.ListenAddrs(), t, p, kgo.ReadCommitted(), func(int64) bool { return true })
 	if err != nil {
 		return fmt.Errorf("read the source: %w", err)
 	}

@@ -37,12 +37,10 @@ func newReader(proxy string) (*reader, error) {
 
 // run reads until ctx ends.
 func (r *reader) run(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		r.poll(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
 	}
+	return nil
 }
 
 func (r *reader) poll(ctx context.Context) {
