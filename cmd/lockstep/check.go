@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-kafka/lockstep/internal/check"
@@ -38,7 +39,7 @@ keeps a stamp (one probe batch in a topic of its own). Exit code 1 when somethin
 				w := table.NewWriter()
 				w.SetStyle(table.StyleLight)
 				w.AppendHeader(table.Row{"", "where", "what", "found"})
-				w.SetColumnConfigs([]table.ColumnConfig{{Number: 4, WidthMax: 100}})
+				w.SetColumnConfigs([]table.ColumnConfig{{Number: 4, WidthMax: 100, WidthMaxEnforcer: text.WrapSoft}})
 				for _, f := range findings {
 					w.AppendRow(table.Row{f.Level, f.Where, f.What, f.Detail})
 				}

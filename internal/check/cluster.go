@@ -8,8 +8,11 @@ import (
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/lockstep-kafka/lockstep/internal/client"
 )
 
 // need is an API version without which a side can't be used (bad), or only
@@ -37,12 +40,17 @@ var sourceNeeds = []need{
 func (k *checker) versions(ctx context.Context, s *side, needs []need) {
 	guesses := map[string][]int32{}
 	for _, b := range s.meta.Brokers {
-		resp, err := s.cl.Broker(int(b.NodeID)).Request(ctx, kmsg.NewPtrApiVersionsRequest())
+		req := kmsg.NewPtrApiVersionsRequest()
+		req.ClientSoftwareName, req.ClientSoftwareVersion = client.ID, "check" // refused without
+		resp, err := req.RequestWith(ctx, s.cl.Broker(int(b.NodeID)))
+		if err == nil {
+			err = kerr.ErrorForCode(resp.ErrorCode)
+		}
 		if err != nil {
 			k.add(Fail, s.where, "broker", "broker %d at %s:%d can't be used, though it is advertised: %v", b.NodeID, b.Host, b.Port, explain(err))
 			continue
 		}
-		v := kversion.FromApiVersionsResponse(resp.(*kmsg.ApiVersionsResponse))
+		v := kversion.FromApiVersionsResponse(resp)
 		guesses[v.VersionGuess()] = append(guesses[v.VersionGuess()], b.NodeID)
 		for _, n := range needs {
 			if top, ok := v.LookupMaxKeyVersion(n.key); !ok || top < n.version {
