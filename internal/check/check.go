@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -106,6 +107,9 @@ func (k *checker) connect(ctx context.Context, where string, bootstrap []string,
 func explain(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w (no answer in %s: is the address right, does the port speak TLS, is a firewall between?)", err, connectTimeout)
+	}
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w (the broker closed the connection: are the credentials right, does the port speak TLS?)", err)
 	}
 	return err
 }
