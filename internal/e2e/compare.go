@@ -27,6 +27,8 @@ func (l *Lockstep) SourceRecs(ctx context.Context, topic string, partition int32
 // may be written to the source meanwhile.
 func (l *Lockstep) WaitCaughtUp(ctx context.Context, topic string, partitions int32) {
 	l.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
 	began := time.Now()
 	defer func() { l.t.Logf("%s caught up after %.1fs", topic, time.Since(began).Seconds()) }()
 	for p := range partitions {
@@ -36,6 +38,26 @@ func (l *Lockstep) WaitCaughtUp(ctx context.Context, topic string, partitions in
 		}
 		if err := l.waitEnd(ctx, topic, p, want); err != nil {
 			l.t.Fatalf("%v\n%s", err, l.LogTail(40))
+		}
+	}
+}
+
+// WaitMirroring waits until something of every partition is shown.
+func (l *Lockstep) WaitMirroring(ctx context.Context, topic string, partitions int32) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	for p := range partitions {
+		for {
+			got, err := oracle.ListOffset(ctx, l.Bootstrap(), topic, p, oracle.ReadUncommitted, oracle.Latest)
+			if err == nil && got.Offset > 0 {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				l.t.Fatalf("nothing of %s-%d is shown: %v\n%s", topic, p, err, l.LogTail(40))
+			case <-time.After(100 * time.Millisecond):
+			}
 		}
 	}
 }

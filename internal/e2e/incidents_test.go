@@ -56,6 +56,7 @@ func (s *stage) restart(c *testkafka.Cluster, kill bool) {
 type incident struct {
 	name                 string
 	source, destinations int // brokers; 0 means 1
+	early                bool // it happens while Lockstep still begins
 	happen               func(s *stage)
 }
 
@@ -73,8 +74,9 @@ func incidents() []incident {
 			s.l.Launch()
 		}},
 		{name: "source broker killed", happen: func(s *stage) { s.restart(s.src, true) }},
+		{name: "destination broker killed early", early: true, happen: func(s *stage) { s.restart(s.dst, true) }},
 		{name: "destination broker killed", happen: func(s *stage) { s.restart(s.dst, true) }},
-		{name: "destination broker restarted, lockstep killed meanwhile", happen: func(s *stage) {
+		{name: "destination broker and lockstep restarted", happen: func(s *stage) {
 			s.ok(s.dst.Stop(1))
 			s.l.Kill9()
 			s.ok(s.dst.StartBroker(s.ctx, 1))
@@ -112,7 +114,10 @@ func runIncident(t *testing.T, in incident, acks string) {
 	l := e2e.Start(t, &binary, e2e.Setup{Source: src, Destination: dst, Include: []string{incidentTopic}, Acks: acks})
 	traffic := e2e.StartTraffic(t, src, incidentTopic, incidentPartitions)
 	s := &stage{T: t, ctx: ctx, l: l, src: src, dst: dst}
-	s.goOn(1500 * time.Millisecond)
+	if !in.early {
+		l.WaitMirroring(ctx, incidentTopic, incidentPartitions)
+		s.goOn(500 * time.Millisecond)
+	}
 	in.happen(s)
 	s.goOn(1500 * time.Millisecond)
 	n := traffic.Stop(t)

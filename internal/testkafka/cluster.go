@@ -45,6 +45,9 @@ func Up(ctx context.Context, dir string, opts Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	if strings.ContainsAny(dir, ",") {
+		return nil, fmt.Errorf("testkafka: folder %q: Kafka takes a comma in log.dirs for a separator (is there one in the test's name?)", dir)
+	}
 	kit, err := kitFor(ctx, opts.Version, opts.Logf)
 	if err != nil {
 		return nil, err

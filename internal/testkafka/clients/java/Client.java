@@ -76,17 +76,18 @@ public final class Client {
             else { c.assign(tps); seek(c, tps); }
             Map<TopicPartition, OffsetAndMetadata> done = new HashMap<>();
             long n = 0;
-            while (n < max && !atEnd(c, tps, ends)) {
+            while (n < max) {
                 if (System.currentTimeMillis() > deadline) { line("{\"meta\":\"timeout\"}"); break; }
                 ConsumerRecords<byte[], byte[]> recs;
-                try {
+                try { // position() tells of a truncation too
+                    if (atEnd(c, tps, ends)) break;
                     recs = c.poll(Duration.ofMillis(200));
                 } catch (LogTruncationException e) {
                     e.divergentOffsets().forEach((tp, o) -> meta("truncation", tp, o.offset(), o.leaderEpoch().orElse(-1), ""));
-                    break;
+                    return;
                 } catch (OffsetOutOfRangeException e) {
                     e.offsetOutOfRangePartitions().forEach((tp, o) -> meta("out-of-range", tp, o, -1, ""));
-                    break;
+                    return;
                 }
                 for (ConsumerRecord<byte[], byte[]> r : recs) {
                     if (n >= max) break;
