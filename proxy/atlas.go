@@ -62,6 +62,13 @@ func (c *chart) add(v, p int64) {
 	c.index.Add(v, p)
 }
 
+// forget drops the samples.
+func (c *chart) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.index = epoch.NewIndex(maxSamples)
+}
+
 // floor is the known live batch nearest to virtual offset v, not above it.
 func (c *chart) floor(v int64) (epoch.Sample, bool) {
 	c.mu.Lock()

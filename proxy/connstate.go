@@ -109,5 +109,9 @@ func (c *cursor) advance(m mark) {
 
 // forget drops what is known, not the isolation alarm.
 func (c *cursor) forget() {
-	c.next, c.prev, c.seen = mark{-1, -1, -1}, mark{-1, -1, -1}, -1
+	c.lose()
+	c.seen = -1
 }
+
+// lose drops where to read on.
+func (c *cursor) lose() { c.next, c.prev = mark{-1, -1, -1}, mark{-1, -1, -1} }

@@ -353,6 +353,10 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 	case out.held:
 		p.outcome = outHeld
 		c.advance(mark{p.offset, out.next, out.chain})
+		if out.chain < 0 { // so it rests on a look-up: the next try begins with a new one
+			c.lose()
+			f.h.atlas.chart(p.partKey, l).forget()
+		}
 	case out.next > p.p:
 		p.outcome = outMoved
 		c.advance(mark{p.offset, out.next, out.chain})

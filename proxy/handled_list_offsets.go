@@ -193,7 +193,7 @@ func (f *listOffsets) mapped(l *offsetLookup, r *reader, p int64, next func()) {
 			next()
 			return
 		}
-		r.firstLive(l.log.Log, p, r.end, probeBytes, func(h hit, ok bool, code int16) {
+		r.firstLive(l.log.Log, p, r.end, func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
 				l.fail(code)
@@ -222,7 +222,7 @@ func (f *listOffsets) atTime(l *offsetLookup, r *reader, p, ts int64, indexed bo
 			next()
 			return
 		}
-		r.firstLive(l.log.Log, p, r.end, probeBytes, func(h hit, ok bool, code int16) {
+		r.firstLive(l.log.Log, p, r.end, func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
 				l.fail(code)
@@ -273,7 +273,7 @@ func (f *listOffsets) maxTimestamp(l *offsetLookup, r *reader, p, ts int64, next
 			next()
 			return
 		}
-		r.firstLive(l.log.Log, p, min(p+1, r.end), probeBytes, func(h hit, ok bool, code int16) {
+		r.firstLive(l.log.Log, p, min(p+1, r.end), func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
 				l.fail(code)

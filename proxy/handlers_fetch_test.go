@@ -114,7 +114,7 @@ func TestFetchSessions(t *testing.T) {
 	h.append(3, 0)
 	b.mirror("m", 0, h.log)
 	other := b.sim.part("other", 0)
-	other.put(t, dense(t, 0, 2, 5))
+	other.put(dense(t, 0, 2, 5))
 
 	r := b.fetch(sessionFetch(0, 0, wants("m", 0, 0), wants("other", 0, 0)))
 	require.Len(t, r.Topics, 2)
@@ -228,7 +228,7 @@ func TestH16OpenTransactionInMirroredSpan(t *testing.T) {
 	h.append(2, 0)
 	b.mirror("m", 0, h.log)
 	other := b.sim.part("other", 0)
-	other.put(t, dense(t, 0, 2, 5))
+	other.put(dense(t, 0, 2, 5))
 	other.lso = 0
 	alarms := 0
 	b.h.count.alarm = func(string, int32) { alarms++ }
@@ -319,9 +319,9 @@ func TestH2GapStopsReaders(t *testing.T) {
 	h := newHistory(t, b.sim.part("m", 0))
 	h.append(3, 0)
 	lost := *h
-	h.append(2, 0)                                                                     // v3..4, refused by the broker
-	h.part.batches, h.live = h.part.batches[:1], lost.live                             // gone
-	h.part.put(t, stamp(t, dense(t, 5, 2, 1), protocol.Stamp{V: 5, Gen: 1, Epoch: 3})) // v5..6 landed
+	h.append(2, 0)                                                                  // v3..4, refused by the broker
+	h.part.batches, h.live = h.part.batches[:1], lost.live                          // gone
+	h.part.put(stamp(t, dense(t, 5, 2, 1), protocol.Stamp{V: 5, Gen: 1, Epoch: 3})) // v5..6 landed
 	b.mirror("m", 0, h.log)
 	began := b.now
 	p := only(t, b.fetch(fetchOne(11, "m", [16]byte{}, 3, 1<<20)))

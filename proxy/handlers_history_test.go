@@ -81,7 +81,7 @@ func (h *history) put(b protocol.Batch, v, vcount int64, flags uint8, deltas ...
 	stamp(h.t, b, protocol.Stamp{V: v, Hole: uint8(min(v-h.chain, 255)), Flags: flags, Gen: h.gen(), Epoch: h.src})
 	h.log = h.log.WithEpoch(h.src, v)
 	h.old = append(h.old, slices.Clone(b))
-	p := h.part.put(h.t, b)
+	p := h.part.put(b)
 	if deltas == nil {
 		for i := range int32(count) {
 			deltas = append(deltas, i)
@@ -98,19 +98,19 @@ func (h *history) put(b protocol.Batch, v, vcount int64, flags uint8, deltas ...
 }
 
 // foreign: somebody writes past Lockstep.
-func (h *history) foreign(n int) { h.part.put(h.t, dense(h.t, 7_000_000, n, h.ts)) }
+func (h *history) foreign(n int) { h.part.put(dense(h.t, 7_000_000, n, h.ts)) }
 
 // late: a write that an older owner had in flight lands.
 func (h *history) late(gen int16, n int) {
 	s := h.next[gen]
-	h.part.put(h.t, stamp(h.t, dense(h.t, s.V, n, h.ts), s))
+	h.part.put(stamp(h.t, dense(h.t, s.V, n, h.ts), s))
 }
 
 // again: a write of an older owner that was answered with a time-out lands once
 // more. (An owner itself never sends anything twice in one generation.)
 func (h *history) again(i int) {
 	if s, _ := h.old[i].ReadStamp(); s.Gen != h.gen() {
-		h.part.put(h.t, slices.Clone(h.old[i]))
+		h.part.put(slices.Clone(h.old[i]))
 	}
 }
 

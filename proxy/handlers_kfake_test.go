@@ -12,8 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
 // steadyView is always fresh.
@@ -44,7 +42,7 @@ func mirrorOverKfake(t *testing.T, fill func(h *history)) (p *Proxy, h *history,
 	fill(h)
 	for _, batch := range h.part.batches {
 		base := batch.BaseOffset()
-		sent := protocol.Batch(slices.Clone(batch))
+		sent := slices.Clone(batch)
 		sent.SetBase(0, -1)
 		q := kmsg.NewPtrProduceRequest()
 		q.Acks, q.TimeoutMillis = -1, 5000

@@ -39,7 +39,6 @@ type follower struct {
 	last    int32
 	session int32
 	epoch   int32
-	resets  int
 }
 
 func (c *follower) refresh(h *history) {

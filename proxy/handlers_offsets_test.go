@@ -322,7 +322,7 @@ func TestAuthorisationIsTheBrokers(t *testing.T) {
 	require.Equal(t, denied, offsetsOf(b, 7, -1).ErrorCode)
 	require.Equal(t, denied, epochEnd(b, 4, 5, -1).ErrorCode)
 	require.Equal(t, denied, respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 0, 1000)).Topics[0].Partitions[0].ErrorCode)
-	require.Equal(t, denied, produceOne(b, 9, -1, dense(t, 0, 1, 5)).ErrorCode)
+	require.Equal(t, denied, produceOne(b, dense(t, 0, 1, 5)).ErrorCode)
 	require.Equal(t, denied, deleteOne(b, 5).ErrorCode)
 	// An error of ours does not hide the broker's.
 	require.Equal(t, denied, respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 900, 1000)).Topics[0].Partitions[0].ErrorCode)
@@ -344,7 +344,7 @@ func TestH10FailClosed(t *testing.T) {
 		require.Equal(t, retryLater, offsetsOf(b, 7, -1).ErrorCode)
 		require.Equal(t, retryLater, epochEnd(b, 4, 5, -1).ErrorCode)
 		require.Equal(t, retryLater, respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 0, 1000)).Topics[0].Partitions[0].ErrorCode)
-		require.Equal(t, retryLater, produceOne(b, 9, -1, dense(t, 0, 1, 5)).ErrorCode)
+		require.Equal(t, retryLater, produceOne(b, dense(t, 0, 1, 5)).ErrorCode)
 		require.Equal(t, retryLater, deleteOne(b, 5).ErrorCode)
 	}
 	require.NotEqual(t, kerr.BrokerNotAvailable.Code, retryLater)

@@ -24,8 +24,8 @@ func produceReq(version int16, acks int16, topics map[string][]byte) *kmsg.Produ
 	return q
 }
 
-func produceOne(b *bench, version, acks int16, batch protocol.Batch) kmsg.ProduceResponseTopicPartition {
-	r := respond[*kmsg.ProduceResponse](b, produceReq(version, acks, map[string][]byte{"m": batch}))
+func produceOne(b *bench, batch protocol.Batch) kmsg.ProduceResponseTopicPartition {
+	r := respond[*kmsg.ProduceResponse](b, produceReq(9, -1, map[string][]byte{"m": batch}))
 	require.Len(b.t, r.Topics, 1)
 	return r.Topics[0].Partitions[0]
 }
@@ -42,7 +42,7 @@ func deleteOne(b *bench, offset int64) kmsg.DeleteRecordsResponseTopicPartition 
 func TestM15ProduceIsRefused(t *testing.T) {
 	b, h := chainBench(t)
 	before := h.part.end()
-	a := produceOne(b, 9, -1, dense(t, 0, 1, 5))
+	a := produceOne(b, dense(t, 0, 1, 5))
 	require.Equal(t, kerr.PolicyViolation.Code, a.ErrorCode)
 	require.NotNil(t, a.ErrorMessage)
 	require.Contains(t, *a.ErrorMessage, "dc1")
@@ -86,7 +86,7 @@ func TestM14StampsFromClients(t *testing.T) {
 	b, h := chainBench(t)
 	stopped(t, b, h)
 	before := h.part.end()
-	a := produceOne(b, 9, -1, stamp(t, dense(t, 0, 1, 5), protocol.Stamp{V: 4, Epoch: 3}))
+	a := produceOne(b, stamp(t, dense(t, 0, 1, 5), protocol.Stamp{V: 4, Epoch: 3}))
 	require.Equal(t, kerr.InvalidRecord.Code, a.ErrorCode)
 	require.Equal(t, before, h.part.end())
 }
@@ -96,7 +96,7 @@ func TestH8ProduceToStopped(t *testing.T) {
 	b, h := chainBench(t)
 	h.foreign(5)
 	stopped(t, b, h)
-	a := produceOne(b, 9, -1, dense(t, 0, 1, 5))
+	a := produceOne(b, dense(t, 0, 1, 5))
 	require.Zero(t, a.ErrorCode)
 	require.EqualValues(t, 12, a.BaseOffset)
 	p := b.view.parts[partKey{"m", 0}]

@@ -91,7 +91,7 @@ func (p *simPart) stable() int64 {
 }
 
 // put appends a batch, stamped or not, as Produce would.
-func (p *simPart) put(t require.TestingT, b protocol.Batch) (base int64) {
+func (p *simPart) put(b protocol.Batch) (base int64) {
 	base = p.end()
 	b.SetBase(base, p.epoch)
 	p.batches = append(p.batches, b)
@@ -200,7 +200,6 @@ func (s *sim) fetch(q *kmsg.FetchRequest) kmsg.Response {
 						a.RecordBatches = append(a.RecordBatches, b...)
 					} else {
 						a.RecordBatches = append(a.RecordBatches, b[:max(room, 0)]...)
-						room = 0
 						break
 					}
 					room -= int64(len(b))
@@ -313,7 +312,7 @@ func (s *sim) produce(q *kmsg.ProduceRequest) kmsg.Response {
 			if a.ErrorCode = code; code == 0 {
 				b, _, err := protocol.NextBatch(append([]byte(nil), p.Records...))
 				require.NoError(s.t, err)
-				a.BaseOffset = part.put(s.t, b)
+				a.BaseOffset = part.put(b)
 			}
 			rt.Partitions = append(rt.Partitions, a)
 		}

@@ -15,9 +15,9 @@ type hit struct {
 
 // firstLive finds the first live batch that ends above physical offset from and
 // begins below to. ok false and code 0: there is none.
-func (r *reader) firstLive(l *epoch.Log, from, to int64, first int32, cb func(h hit, ok bool, code int16)) {
+func (r *reader) firstLive(l *epoch.Log, from, to int64, cb func(h hit, ok bool, code int16)) {
 	var found hit
-	r.scan(l, from, to, first, func(b protocol.Batch, e epoch.Batch) bool {
+	r.scan(l, from, to, probeBytes, func(b protocol.Batch, e epoch.Batch) bool {
 		at, live, ahead := place(l, e)
 		if live {
 			found = hit{b, e, at}

@@ -140,7 +140,7 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 			return
 		}
 		start := r.start
-		r.firstLive(p.Log, start, r.end, probeBytes, func(h hit, ok bool, code int16) {
+		r.firstLive(p.Log, start, r.end, func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
 				cb(0, code)
