@@ -11,9 +11,9 @@ import (
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
-func produceReq(version int16, acks int16, topics map[string][]byte) *kmsg.ProduceRequest {
+func produceReq(acks int16, topics map[string][]byte) *kmsg.ProduceRequest {
 	q := kmsg.NewPtrProduceRequest()
-	q.Version, q.Acks, q.TimeoutMillis = version, acks, 1000
+	q.Version, q.Acks, q.TimeoutMillis = 9, acks, 1000
 	for _, name := range []string{"m", "other"} {
 		if records, ok := topics[name]; ok {
 			p := kmsg.NewProduceRequestTopicPartition()
@@ -25,7 +25,7 @@ func produceReq(version int16, acks int16, topics map[string][]byte) *kmsg.Produ
 }
 
 func produceOne(b *bench, batch protocol.Batch) kmsg.ProduceResponseTopicPartition {
-	r := respond[*kmsg.ProduceResponse](b, produceReq(9, -1, map[string][]byte{"m": batch}))
+	r := respond[*kmsg.ProduceResponse](b, produceReq(-1, map[string][]byte{"m": batch}))
 	require.Len(b.t, r.Topics, 1)
 	return r.Topics[0].Partitions[0]
 }
@@ -51,7 +51,7 @@ func TestM15ProduceIsRefused(t *testing.T) {
 
 	other := b.sim.part("other", 0)
 	both := map[string][]byte{"m": dense(t, 0, 1, 5), "other": dense(t, 0, 3, 5)}
-	r := respond[*kmsg.ProduceResponse](b, produceReq(9, -1, both))
+	r := respond[*kmsg.ProduceResponse](b, produceReq(-1, both))
 	require.Len(t, r.Topics, 2)
 	for _, rt := range r.Topics {
 		want := int16(0)
@@ -63,14 +63,14 @@ func TestM15ProduceIsRefused(t *testing.T) {
 	require.EqualValues(t, 3, other.end())
 	require.Equal(t, before, h.part.end(), "nothing was written to the mirror")
 
-	res := b.run(produceReq(9, 0, both))
+	res := b.run(produceReq(0, both))
 	require.Equal(t, ReasonAcks0Refused, res.closed)
 	require.ErrorContains(t, res.err, "dc1")
 	require.EqualValues(t, 3, other.end())
 
-	require.True(t, b.run(produceReq(9, -1, map[string][]byte{"other": both["other"]})).forwarded)
-	require.False(t, b.h.concerns(protocol.RequestHeader{Key: 0, Version: 9}, produceReq(9, -1, map[string][]byte{"other": both["other"]}).AppendTo(nil)))
-	require.True(t, b.h.concerns(protocol.RequestHeader{Key: 0, Version: 9}, produceReq(9, -1, both).AppendTo(nil)))
+	require.True(t, b.run(produceReq(-1, map[string][]byte{"other": both["other"]})).forwarded)
+	require.False(t, b.h.concerns(protocol.RequestHeader{Key: 0, Version: 9}, produceReq(-1, map[string][]byte{"other": both["other"]}).AppendTo(nil)))
+	require.True(t, b.h.concerns(protocol.RequestHeader{Key: 0, Version: 9}, produceReq(-1, both).AppendTo(nil)))
 }
 
 // stopped makes the bench's partition a STOPPED one with a native span.
