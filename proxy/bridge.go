@@ -38,7 +38,7 @@ func (p *Proxy) bridge(c halfCloser) (net.Conn, error) {
 	if err != nil {
 		for _, e := range ends {
 			if e != nil {
-				e.Close() //nolint:errcheck // already failing
+				e.Close() // already failing
 			}
 		}
 		return nil, fmt.Errorf("make a socket pair: %w", err)
@@ -54,7 +54,7 @@ func (p *Proxy) bridge(c halfCloser) (net.Conn, error) {
 				err = inner.CloseWrite()
 			}
 			if err != nil {
-				inner.Close() //nolint:errcheck // ends the other direction
+				inner.Close() // ends the other direction
 			}
 		})
 		_, err := io.Copy(c, inner)
@@ -62,13 +62,13 @@ func (p *Proxy) bridge(c halfCloser) (net.Conn, error) {
 			err = c.CloseWrite()
 		}
 		if err != nil {
-			c.Close() //nolint:errcheck // ends the other direction
+			c.Close() // ends the other direction
 		} else if err := c.SetReadDeadline(time.Now().Add(linger)); err != nil {
-			c.Close() //nolint:errcheck // ends the other direction
+			c.Close() // ends the other direction
 		}
 		<-done
-		c.Close()     //nolint:errcheck // both directions are over
-		inner.Close() //nolint:errcheck // both directions are over
+		c.Close()     // both directions are over
+		inner.Close() // both directions are over
 	})
 	return ends[1], nil
 }

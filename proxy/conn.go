@@ -52,74 +52,6 @@ type connHandler interface {
 	onBroken(c conn, err error)
 }
 
-// outQueue holds what a socket didn't take, in chunks of one size from the
-// loop's free list.
-type outQueue struct {
-	chunks [][]byte
-	head   int // bytes of chunks[0] that are sent
-	n      int // bytes waiting
-}
-
-const (
-	chunkBytes     = 64 << 10
-	freeChunks     = 64 // kept per loop: 4 MiB
-	maxFlushChunks = 16
-)
-
-func (q *outQueue) push(l *loop, b []byte) {
-	q.n += len(b)
-	l.hold(len(b))
-	for len(b) > 0 {
-		last := len(q.chunks) - 1
-		if last < 0 || len(q.chunks[last]) == cap(q.chunks[last]) {
-			q.chunks = append(q.chunks, l.chunk())
-			last++
-		}
-		c := q.chunks[last]
-		n := min(len(b), cap(c)-len(c))
-		q.chunks[last] = append(c, b[:n]...)
-		b = b[n:]
-	}
-}
-
-// drop takes n sent bytes off the front.
-func (q *outQueue) drop(l *loop, n int) {
-	q.n -= n
-	l.hold(-n)
-	done := 0
-	for n > 0 {
-		c := q.chunks[done]
-		if left := len(c) - q.head; n < left {
-			q.head += n
-			break
-		} else {
-			n -= left
-		}
-		q.head = 0
-		l.freeChunk(c)
-		done++
-	}
-	k := copy(q.chunks, q.chunks[done:])
-	clear(q.chunks[k:])
-	q.chunks = q.chunks[:k]
-}
-
-func (l *loop) chunk() []byte {
-	if n := len(l.chunks); n > 0 {
-		c := l.chunks[n-1]
-		l.chunks[n-1] = nil
-		l.chunks = l.chunks[:n-1]
-		return c
-	}
-	return make([]byte, 0, chunkBytes)
-}
-
-func (l *loop) freeChunk(c []byte) {
-	if len(l.chunks) < freeChunks {
-		l.chunks = append(l.chunks, c[:0])
-	}
-}
-
 // sockConn is a conn over a socket that the loop's poller watches.
 type sockConn struct {
 	l   *loop
@@ -148,7 +80,7 @@ type counter interface{ Add(float64) }
 // The result isn't registered with a loop yet. name stands for the peer in logs.
 // Any goroutine may call it.
 func adopt(c net.Conn, name string) (*sockConn, error) {
-	defer c.Close() //nolint:errcheck // the duplicate lives on
+	defer c.Close() // the duplicate lives on
 	sc, ok := c.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("a connection of type %T has no socket", c)
@@ -227,7 +159,7 @@ func (c *sockConn) read() {
 		err = io.EOF
 	}
 	c.eof = true
-	if err != io.EOF {
+	if !errors.Is(err, io.EOF) {
 		c.dropOut()
 		c.broken = true
 	}

@@ -74,7 +74,7 @@ func (p *Proxy) dialAddr(ctx context.Context, addr string) (*sockConn, error) {
 	if cfg.ServerName == "" {
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil {
-			c.Close() //nolint:errcheck // can't be used
+			c.Close() // can't be used
 			return nil, err
 		}
 		cfg = cfg.Clone()
@@ -82,12 +82,12 @@ func (p *Proxy) dialAddr(ctx context.Context, addr string) (*sockConn, error) {
 	}
 	tc := tls.Client(c, cfg)
 	if err := tc.HandshakeContext(ctx); err != nil {
-		c.Close() //nolint:errcheck // can't be used
+		c.Close() // can't be used
 		return nil, fmt.Errorf("TLS to %s: %w", addr, err)
 	}
 	end, err := p.bridge(tc)
 	if err != nil {
-		c.Close() //nolint:errcheck // can't be used
+		c.Close() // can't be used
 		return nil, err
 	}
 	return adopt(end, addr)

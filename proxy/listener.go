@@ -123,7 +123,7 @@ func (p *Proxy) accept(c net.Conn, f *frontend, brokerID int32) {
 	if p.open.Add(1) > int64(p.limits.MaxConnections) {
 		p.sessionClosed(ReasonMaxConnections)
 		p.log.Warn("client refused", "conn", name, "reason", ReasonMaxConnections, "limit", p.limits.MaxConnections)
-		c.Close() //nolint:errcheck // refused anyway
+		c.Close() // refused anyway
 		return
 	}
 	sc, err := adopt(c, name)

@@ -245,7 +245,8 @@ func TestProduceAcks(t *testing.T) {
 					req.Acks = acks
 					req.TransactionID = txn
 					frame := request(protocol.KeyProduce, version, 1, client, req.AppendTo(nil))[4:]
-					step, got := minRequest, int16(9)
+					step := minRequest
+					var got int16
 					for n := 0; ; {
 						a, need, err := produceAcks(frame[:step], len(frame), api.Flexible(version), version)
 						require.NoError(t, err)

@@ -101,7 +101,7 @@ func benchPass(b *testing.B, way string, ask, answer int) {
 			}
 		}
 	})
-	addr := ""
+	var addr string
 	if way == "lockstep" {
 		p, err := New(Options{
 			Listeners: []Listener{{Address: "127.0.0.1:0"}},

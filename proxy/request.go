@@ -232,7 +232,7 @@ const maxAcksOffset = 128 << 10
 // of the whole frame.
 func produceAcks(b []byte, size int, flexible bool, version int16) (acks int16, need int, err error) {
 	bad := func(what string) (int16, int, error) {
-		return 0, 0, fmt.Errorf("Produce v%d: %w: %s", version, errBadProduce, what)
+		return 0, 0, fmt.Errorf("%w, version %d: %s", errBadProduce, version, what)
 	}
 	at := minRequest
 	// has says whether n more bytes are there, and sets need if not.
@@ -320,4 +320,4 @@ func produceAcks(b []byte, size int, flexible bool, version int16) (acks int16, 
 	return int16(binary.BigEndian.Uint16(b[at:])), 0, nil
 }
 
-var errBadProduce = errors.New("can't be read")
+var errBadProduce = errors.New("a Produce request can't be read")
