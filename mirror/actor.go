@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -76,11 +77,27 @@ func (p *Partition) run(ctx context.Context) {
 			}
 			d := backoff(try, tryMin, tryMax)
 			try++
-			p.slog.Warn("will try again", "err", err, "in", d)
+			level := slog.LevelDebug
+			if try%10 == 1 {
+				level = slog.LevelWarn
+			}
+			p.slog.Log(ctx, level, "will try again", "err", err, "cause", errorCode(err), "in", d)
 			p.eng.RefreshSource()
 			p.eng.RefreshDest()
-			pause(ctx, d)
+			p.rest(ctx, d)
 		}
+	}
+}
+
+// rest waits for d, for a change of metadata (a new leader is no reason to wait
+// on), or the end of ctx.
+func (p *Partition) rest(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.wake:
+	case <-ctx.Done():
 	}
 }
 

@@ -40,6 +40,7 @@ type Tuning struct {
 	SlowWorkers            int           // 2
 	RetryMin, RetryMax     time.Duration // of FAILED; 100 ms, 300 s
 	RetryAttempts          int           // 20
+	GoneAfter              time.Duration // how long metadata must lack a source topic to call it deleted; 30 s
 	FencingStep            int32         // how far a bump goes above the source's leader epoch; 10
 }
 
@@ -57,6 +58,7 @@ func (t *Tuning) defaults() {
 	def(&t.RetryMin, 100*time.Millisecond)
 	def(&t.RetryMax, 300*time.Second)
 	def(&t.RetryAttempts, 20)
+	def(&t.GoneAfter, 30*time.Second)
 	def(&t.FencingStep, 10)
 }
 

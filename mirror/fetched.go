@@ -30,8 +30,11 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	if p.token != token || p.phase != phaseRun || p.todo.ask != nil {
 		return false
 	}
-	p.sourceTry, p.unknown = 0, 0
+	p.sourceTry = 0
 	p.stats.lastFetch = time.Now()
+	if p.tail.position >= p.stats.sourceEnd {
+		p.stats.caughtUp = p.stats.lastFetch // it was, up to this answer
+	}
 	if a.LastStableOffset >= 0 {
 		p.stats.sourceEnd = a.LastStableOffset
 	} else if a.HighWatermark >= 0 {
@@ -132,7 +135,6 @@ func (p *Partition) fetchFailed(token uint64, code int16) (stale bool) {
 		return true
 	case unknownTopic(code):
 		// Deleted or created again, if the next metadata says so (setSource).
-		p.unknown++
 		p.backOff()
 		return true
 	case code == kerr.TopicAuthorizationFailed.Code:

@@ -145,7 +145,7 @@ type Partition struct {
 	asked      int32     // Fetch below v12: source leader epoch for which the end was checked
 	sourceWait time.Time // no fetch before
 	sourceTry  int       // failed fetches in a row
-	unknown    int       // answers in a row that say the topic is unknown
+	goneSince  time.Time // the source's metadata lacks the topic; zero: it does not
 	produceTry int       // refused produces in a row
 	writeWait  time.Time // no produce before
 	setOpen    bool      // walk.open.until waits for a first high watermark
@@ -198,24 +198,38 @@ func (p *Partition) setSource(l leader, known bool) {
 	if l.known && p.src.known && l.id == p.src.id && l.epoch < p.src.epoch {
 		return // a broker that lags
 	}
-	if l.known && p.rec != nil && !l.id.IsZero() && !p.rec.SourceTopicID.IsZero() && l.id != p.rec.SourceTopicID {
-		p.todo.err = failForGood(reasonRecreated, "the source topic was deleted and created again (id %s, mirrored was %s): delete the destination topic and its mirror, or stop the mirror to keep what it has", l.id, p.rec.SourceTopicID)
+	switch {
+	case l.known:
+		p.goneSince = time.Time{}
+		if mirrored := p.mirroredID(); !l.id.IsZero() && !mirrored.IsZero() && l.id != mirrored {
+			p.setTodoErr(failForGood(reasonRecreated, "the source topic was deleted and created again (id %s, mirrored was %s): stop the mirror to keep what it has, or delete the destination topic and mirror anew", l.id, mirrored))
+		}
+	case p.goneSince.IsZero():
+		p.goneSince = time.Now()
+	case time.Since(p.goneSince) >= p.eng.Tuning.GoneAfter:
+		p.setTodoErr(failForGood(reasonDeleted, "the source topic is gone from the source cluster: stop the mirror to keep what it has"))
 	}
-	if !l.known && p.src.known && p.unknown > 1 {
-		p.todo.err = failForGood(reasonDeleted, "the source topic is gone from the source cluster: stop the mirror to keep what it has")
+	if l == p.src {
+		return
 	}
-	moved := l.broker != p.src.broker || l.epoch != p.src.epoch
-	if l.known || p.unknown == 0 {
-		p.src = l
-	}
-	if moved {
+	if l.broker != p.src.broker || l.epoch != p.src.epoch {
 		p.token++ // an answer of the old leader doesn't count
 		p.sourceWait, p.sourceTry = time.Time{}, 0
 	}
-	if p.phase == phaseRun && p.log != nil && l.epoch > p.log.Shown(p.dst.epoch)-bumpMargin {
+	p.src = l
+	if p.phase == phaseRun && l.epoch > p.log.Shown(p.dst.epoch)-bumpMargin {
 		p.todo.bump = true
 	}
 	p.wake.wake()
+}
+
+// mirroredID is the source topic's id as it was when mirroring began, zero if
+// not known. mu is held.
+func (p *Partition) mirroredID() ledger.ID {
+	if p.rec != nil && !p.rec.SourceTopicID.IsZero() {
+		return p.rec.SourceTopicID
+	}
+	return p.src.id
 }
 
 // bumpMargin: the epoch shown is raised when the source's comes within it.
@@ -228,8 +242,12 @@ func (p *Partition) setDest(l leader) {
 	if l.known && p.dst.known && l.id == p.dst.id && l.epoch < p.dst.epoch {
 		return
 	}
+	if l == p.dst {
+		return
+	}
+	again := p.dst.known && l.known && l.id != p.dst.id
 	p.dst = l
-	if p.phase == phaseRun && l.broker >= 0 && l.epoch != p.log.Open().PEpoch {
+	if p.phase == phaseRun && l.broker >= 0 && (again || l.epoch != p.log.Open().PEpoch) {
 		p.doubt("leader_epoch", regen{})
 	}
 	p.wake.wake()
