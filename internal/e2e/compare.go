@@ -137,7 +137,9 @@ func (l *Lockstep) CompareClient(ctx context.Context, r clients.Reader, read cli
 	l.t.Helper()
 	read.Bootstrap, read.Expect = l.Bootstrap(), len(want)
 	began := time.Now()
-	defer func() { l.t.Logf("%s read %s (%v) in %.1fs", r.Name, read.Topic, read.Isolation, time.Since(began).Seconds()) }()
+	defer func() {
+		l.t.Logf("%s read %s (%v) in %.1fs", r.Name, read.Topic, read.Isolation, time.Since(began).Seconds())
+	}()
 	got, err := r.Read(ctx, read)
 	if err != nil {
 		l.t.Fatalf("%s, %v: %v\n%s", r.Name, read.Isolation, err, l.LogTail(40))

@@ -55,7 +55,7 @@ func (s *stage) restart(c *testkafka.Cluster, kill bool) {
 // incident may happen to a mirror and must change nothing in what its readers see.
 type incident struct {
 	name                 string
-	source, destinations int // brokers; 0 means 1
+	source, destinations int  // brokers; 0 means 1
 	early                bool // it happens while Lockstep still begins
 	happen               func(s *stage)
 }
@@ -74,7 +74,7 @@ func incidents() []incident {
 			s.l.Launch()
 		}},
 		{name: "source broker killed", happen: func(s *stage) { s.restart(s.src, true) }},
-		{name: "destination broker killed early", early: true, happen: func(s *stage) { s.restart(s.dst, true) }},
+		{name: "destination broker killed early", early: true, happen: func(s *stage) { s.goOn(1500 * time.Millisecond); s.restart(s.dst, true) }},
 		{name: "destination broker killed", happen: func(s *stage) { s.restart(s.dst, true) }},
 		{name: "destination broker and lockstep restarted", happen: func(s *stage) {
 			s.ok(s.dst.Stop(1))
