@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"net"
 	"testing"
 	"time"
 
@@ -642,4 +643,86 @@ func TestFetchRequestFields(t *testing.T) {
 	require.Equal(t, int32(-1), seen[0].LastFetchedEpoch, "an empty log sends none")
 	require.Equal(t, int32(3), seen[0].CurrentLeaderEpoch)
 	require.Equal(t, int32(3), seen[len(seen)-1].LastFetchedEpoch)
+}
+
+// The source's topic is deleted, or created again.
+func TestSourceTopicGone(t *testing.T) {
+	t.Run("deleted", func(t *testing.T) {
+		r := newRig(t, 1)
+		r.tuning.GoneAfter = time.Millisecond
+		r.write(0, rawBatch{base: 0, n: 1})
+		r.start()
+		r.reached(0, 1)
+		gone := r.src.cluster()
+		delete(gone.Topics, "t")
+		r.eng.SetSource(gone)
+		require.False(t, r.eng.Partition("t", 0).Status().Failed, "one look is not enough")
+		eventually(t, "FAILED", func() bool {
+			r.eng.SetSource(gone)
+			return r.eng.Partition("t", 0).Status().Failed
+		})
+		r.failedWith(0, "gone")
+	})
+	t.Run("created again", func(t *testing.T) {
+		r := newRig(t, 1)
+		r.write(0, rawBatch{base: 0, n: 1})
+		r.start()
+		r.reached(0, 1)
+		r.src.mu.Lock()
+		r.src.id = ledger.ID{7}
+		r.src.mu.Unlock()
+		r.meta()
+		r.failedWith(0, "created again")
+	})
+}
+
+// The destination topic is created again under a running mirror: nothing is
+// written into the new one.
+func TestDestTopicRecreated(t *testing.T) {
+	r := newRig(t, 1)
+	r.store.parts[partKey{"t", 0}].Record.TopicID = r.dst.id
+	r.write(0, rawBatch{base: 0, n: 1})
+	r.start()
+	r.reached(0, 1)
+	r.dst.mu.Lock()
+	r.dst.id, r.dst.logs[partKey{"t", 0}] = ledger.ID{7}, &fakeLog{lso: -1}
+	r.dst.mu.Unlock()
+	r.meta()
+	r.failedWith(0, "created again")
+	require.Zero(t, r.dst.logs[partKey{"t", 0}].end())
+}
+
+// The source is away at the start, comes, and goes again: the partition waits
+// and goes on by itself.
+func TestSourceAway(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1})
+	addr := r.src.ln.Addr().String()
+	r.src.ln.Close()
+	r.start()
+	time.Sleep(20 * time.Millisecond)
+	require.False(t, r.eng.Partition("t", 0).Status().Failed)
+	ln, err := net.Listen("tcp", addr)
+	require.NoError(t, err)
+	r.src.ln = ln
+	r.src.wg.Go(func() { r.src.accept(ln) })
+	r.reached(0, 1)
+	r.same(0)
+}
+
+// Memory: a source that is read faster than the destination takes it.
+func TestMemoryBounded(t *testing.T) {
+	m := NewMemory(1000)
+	a, err := m.acquire(context.Background(), 5000) // larger than all: let in alone
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	_, err = m.acquire(ctx, 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	a()
+	b, err := m.acquire(context.Background(), 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), m.Used())
+	b()
+	require.Zero(t, m.Used())
 }

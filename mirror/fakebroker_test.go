@@ -162,7 +162,7 @@ func newFakeBroker(t *testing.T) *fakeBroker {
 		t.Fatal(err)
 	}
 	b := &fakeBroker{t: t, ln: ln, id: ledger.ID{1, 2, byte(ln.Addr().(*net.TCPAddr).Port)}, logs: map[partKey]*fakeLog{}, open: map[net.Conn]bool{}, changed: make(chan struct{}), maxFetch: 18}
-	b.wg.Go(b.accept)
+	b.wg.Go(func() { b.accept(ln) })
 	t.Cleanup(b.close)
 	return b
 }
@@ -186,9 +186,9 @@ func (b *fakeBroker) dropConns() {
 	}
 }
 
-func (b *fakeBroker) accept() {
+func (b *fakeBroker) accept(ln net.Listener) {
 	for {
-		c, err := b.ln.Accept()
+		c, err := ln.Accept()
 		if err != nil {
 			return
 		}
