@@ -41,7 +41,7 @@ type Conn struct {
 	// called when the response's Buffer is freed. To be set before use.
 	Admit func(ctx context.Context, size int) (free func(), err error)
 
-	in       [8]byte
+	in [8]byte
 }
 
 // Addr is the address that was dialled.
