@@ -26,6 +26,8 @@ type chart struct {
 	spans spanSet
 	index *epoch.Index // (v, p) of live batches
 
+	dead []deadRange // stretches without a live batch that were read through
+
 	startP, startV int64 // the first live batch at or above physical log start startP begins at startV
 
 	times     *epoch.TimeIndex // of every live batch in [timesFrom, timesTo); nil: not needed so far
@@ -50,9 +52,43 @@ func (a *atlas) chart(k partKey, l *epoch.Log) *chart {
 	if set := spansOf(l); c.spans != set || c.index == nil {
 		c.spans, c.index = set, epoch.NewIndex(maxSamples)
 		c.startP, c.startV = -1, -1
-		c.times = nil
+		c.times, c.dead = nil, nil
 	}
 	return c
+}
+
+// deadRange: no live batch ends in (from, to] physically.
+type deadRange struct{ from, to int64 }
+
+const maxDeadRanges = 32
+
+// noteDead remembers a stretch, so that a look-up that was given up, or the next
+// one, does not read it again.
+func (c *chart) noteDead(from, to int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.dead {
+		if d := &c.dead[i]; from <= d.to && to >= d.from {
+			d.from, d.to = min(d.from, from), max(d.to, to)
+			return
+		}
+	}
+	if len(c.dead) == maxDeadRanges {
+		c.dead = c.dead[1:]
+	}
+	c.dead = append(c.dead, deadRange{from, to})
+}
+
+// skip is the first physical offset at or behind p that isn't known as dead.
+func (c *chart) skip(p int64) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range c.dead {
+		if p >= d.from && p < d.to {
+			p = d.to
+		}
+	}
+	return p
 }
 
 // add notes a live batch.
@@ -66,7 +102,7 @@ func (c *chart) add(v, p int64) {
 func (c *chart) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.index = epoch.NewIndex(maxSamples)
+	c.index, c.dead = epoch.NewIndex(maxSamples), nil
 }
 
 // floor is the known live batch nearest to virtual offset v, not above it.

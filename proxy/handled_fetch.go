@@ -36,8 +36,9 @@ type fetch struct {
 // be shown yet: a gap the owner has to rule on, or an epoch not read back.
 const heldPause = 100 * time.Millisecond
 
-// maxFetchRead bounds what one Fetch reads in search of something to show.
-const maxFetchRead = 64 << 20
+// maxFetchRead bounds what one Fetch reads, and holds in memory, in search of
+// something to show. The next one goes on from there.
+const maxFetchRead = 16 << 20
 
 func (h *handlers) handleFetch(x exchange, version int16, body []byte) {
 	q := &protocol.FetchRequest{}

@@ -22,9 +22,6 @@ import (
 // produce, and a deletion up to offset 0, are authorised first and then change
 // nothing; a fetch of one byte returns one whole batch.
 func TestBrokerFactsOfHandlers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("real Kafka: not in -short")
-	}
 	c := testkafka.Start(t, testkafka.Options{Props: map[string]string{
 		"authorizer.class.name":          "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 		"allow.everyone.if.no.acl.found": "true",
@@ -104,6 +101,23 @@ func TestBrokerFactsOfHandlers(t *testing.T) {
 		require.Equal(t, c.base, b.BaseOffset())
 		require.Empty(t, rest, "one batch, the one that holds the offset")
 	}
+}
+
+// franz-go through the whole proxy, on real Kafka.
+func TestMirrorOverKafka(t *testing.T) {
+	c := testkafka.Start(t, testkafka.Options{})
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Seeds()...))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = kadm.NewClient(cl).CreateTopics(ctx, 1, 1, map[string]*string{"retention.ms": kadm.StringPtr("-1")}, "m", "other")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		m, err := kadm.NewClient(cl).Metadata(ctx, "m", "other")
+		return err == nil && m.Topics["m"].Partitions[0].Leader >= 0 && m.Topics["other"].Partitions[0].Leader >= 0 && len(m.Topics) == 2
+	}, 30*time.Second, 50*time.Millisecond)
+	cl.Close()
+	readMirrorWithFranz(t, c.Seeds())
 }
 
 // factConn sends requests in the version they say.

@@ -17,13 +17,21 @@ type hit struct {
 // begins below to. ok false and code 0: there is none.
 func (r *reader) firstLive(l *epoch.Log, from, to int64, cb func(h hit, ok bool, code int16)) {
 	var found hit
-	r.scan(l, from, to, probeBytes, func(b protocol.Batch, e epoch.Batch) bool {
+	c := r.h.atlas.chart(r.key, l)
+	dead := from
+	r.scan(l, c.skip(from), to, probeBytes, func(b protocol.Batch, e epoch.Batch) bool {
 		at, live, ahead := place(l, e)
-		if live {
+		switch {
+		case live:
 			found = hit{b, e, at}
+		case !ahead:
+			dead = e.PEnd()
 		}
 		return !live && !ahead
 	}, func(end scanEnd) {
+		if dead > from {
+			c.noteDead(from, dead)
+		}
 		cb(found, found.batch != nil, end.code)
 	})
 }
@@ -35,7 +43,6 @@ type search struct {
 	r     *reader
 	l     *epoch.Log
 	chart *chart
-	span  int
 	v     int64
 
 	lo, loEnd int64 // the live batch at lo begins at or below v; it ends at loEnd (= lo: none known)
@@ -72,7 +79,7 @@ func (r *reader) locate(p *ledger.Partition, v int64, cb func(at int64, code int
 			cb(max(lo, s.PStart+v-s.VStart), 0)
 			return
 		}
-		f := &search{r: r, l: l, chart: r.h.atlas.chart(r.key, l), span: i, v: v, lo: lo, loEnd: lo, hi: hi, cb: cb}
+		f := &search{r: r, l: l, chart: r.h.atlas.chart(r.key, l), v: v, lo: lo, loEnd: lo, hi: hi, cb: cb}
 		f.guess = s.PStart + v - s.VStart
 		if known, ok := f.chart.floor(v); ok && known.V >= s.VStart && known.P > lo && known.P < hi {
 			f.lo, f.loEnd = known.P, known.P
@@ -92,14 +99,7 @@ func (f *search) step() {
 		q = min(max(f.guess, f.loEnd), f.hi-1)
 	}
 	f.steps++
-	var found hit
-	f.r.scan(f.l, q, f.hi, probeBytes, func(b protocol.Batch, e epoch.Batch) bool {
-		at, live, ahead := place(f.l, e)
-		if live && at.Span == f.span {
-			found = hit{b, e, at}
-		}
-		return found.batch == nil && !ahead
-	}, func(end scanEnd) { f.judge(q, found, end.code) })
+	f.r.firstLive(f.l, q, f.hi, func(h hit, _ bool, code int16) { f.judge(q, h, code) })
 }
 
 func (f *search) judge(q int64, h hit, code int16) {

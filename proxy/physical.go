@@ -20,10 +20,10 @@ var retryLater = kerr.NotLeaderForPartition.Code
 
 // Sizes of look-up reads.
 const (
-	probeBytes     int32 = 1         // one batch: a broker always returns the first whole
-	scanBytes      int32 = 64 << 10  // first read of a scan
-	maxScanBytes   int32 = 1 << 20   // what a scan's reads grow to
-	maxLookupBytes int64 = 256 << 20 // one exchange reads no more than this before it asks the client to come again
+	probeBytes     int32 = 1        // one batch: a broker always returns the first whole
+	scanBytes      int32 = 64 << 10 // first read of a scan
+	maxScanBytes   int32 = 1 << 20  // what a scan's reads grow to
+	maxLookupBytes int64 = 32 << 20 // an exchange, which keeps its answers till its end, asks the client to come again after so many
 )
 
 // ask sends a request upstream as the client and decodes the answer. When that

@@ -25,7 +25,13 @@ func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)
 		cb(known.ends(), 0)
 		return
 	}
-	r.bounds(func(code int16) {
+	// Behind the checkpoint nothing needs the physical start, unless retention
+	// has passed it.
+	from := func(done func(code int16)) { done(0) }
+	if !known.ok || r.bounded {
+		from = r.bounds
+	}
+	from(func(code int16) {
 		if code != 0 {
 			cb(ends{}, code)
 			return
@@ -36,6 +42,14 @@ func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)
 		}
 		r.lastLive(p.Log, low, hw, 1, func(h hit, ok bool, code int16) {
 			switch {
+			case code == kerr.OffsetOutOfRange.Code && !r.bounded:
+				r.bounds(func(code int16) {
+					if code != 0 {
+						cb(ends{}, code)
+						return
+					}
+					r.tail(p, hw, cb)
+				})
 			case code == kerr.TopicAuthorizationFailed.Code && known.ok:
 				// May describe but not read the topic: the checkpoint, at most
 				// 10 s old, has to do.
