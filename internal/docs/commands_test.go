@@ -1,0 +1,233 @@
+package docs_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/lockstep-kafka/lockstep/internal/config"
+)
+
+// TestCommands runs every command in the sh blocks of README.md and docs/: with
+// the binary that the Makefile builds, and a configuration whose clusters are
+// embedded ones. What would take long, or would run the tests in the tests, is
+// run by make's dry run: then target and recipe exist.
+func TestCommands(t *testing.T) {
+	w := newWorkshop(t)
+	seen := map[string]bool{}
+	all := pages(t)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		_, blocks := split(t, name, all[name])
+		for _, b := range blocks {
+			if b.lang != "sh" {
+				continue
+			}
+			for line := range strings.Lines(b.text) {
+				line = strings.TrimSpace(line)
+				if line == "" || strings.HasPrefix(line, "#") || seen[line] {
+					continue
+				}
+				seen[line] = true
+				t.Run(line, func(t *testing.T) { w.run(t, line) })
+			}
+		}
+	}
+	require.NotEmpty(t, seen)
+}
+
+// Commands in running text, in backticks, name targets and verbs that exist.
+func TestInlineCommands(t *testing.T) {
+	makefile := page(t, "Makefile")
+	for name, text := range pages(t) {
+		prose, _ := split(t, name, text)
+		for _, m := range regexp.MustCompile("`(?:DEMO_SECONDS=\\d+ )?make ([a-z-]+)`").FindAllStringSubmatch(prose, -1) {
+			require.Regexp(t, `(?m)^`+m[1]+`:`, makefile, "%s: make %s", name, m[1])
+		}
+		for _, m := range regexp.MustCompile("`lockstep ([a-z]+)[^`]*`").FindAllStringSubmatch(prose, -1) {
+			require.Contains(t, []string{"serve", "check", "demo", "version"}, m[1], "%s: lockstep %s", name, m[1])
+		}
+	}
+}
+
+// workshop is where commands run: a directory with lockstep.yaml.
+type workshop struct {
+	dir, bin string
+	admin    string
+}
+
+func newWorkshop(t *testing.T) *workshop {
+	w := &workshop{dir: t.TempDir()}
+	w.bin = filepath.Join(w.dir, "lockstep")
+	// The recipe of `make build`, with another place for the result.
+	recipe := w.output(t, exec.CommandContext(t.Context(), "make", "--no-print-directory", "-n", "-C", root, "build"))
+	require.Contains(t, recipe, "-o bin/lockstep")
+	build := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(recipe, "-o bin/lockstep", "-o "+w.bin, 1))
+	build.Dir = root
+	w.output(t, build)
+
+	source, dest := cluster(t, "source"), cluster(t, "destination")
+	ports := freePorts(t, 5) // bootstrap, three brokers, admin
+	w.admin = fmt.Sprintf("127.0.0.1:%d", ports+4)
+	example := page(t, "deploy/lockstep.yaml")
+	for from, to := range map[string]string{
+		"127.0.0.1:19092": fmt.Sprintf("127.0.0.1:%d", ports), "19100-19149": fmt.Sprintf("%d-%d", ports+1, ports+3),
+		"127.0.0.1:9092": dest.ListenAddrs()[0], "127.0.0.1:9192": source.ListenAddrs()[0], "127.0.0.1:9644": w.admin,
+	} {
+		require.Contains(t, example, from)
+		example = strings.Replace(example, from, to, 1)
+	}
+	path := filepath.Join(w.dir, "lockstep.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(example), 0o600))
+	_, err := config.Load(path)
+	require.NoError(t, err)
+	return w
+}
+
+func cluster(t *testing.T, id string) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.ClusterID(id), kfake.SeedTopics(2, "orders"))
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// freePorts finds n ports in a row that are free now, below the range from which
+// the system gives out its own.
+func freePorts(t *testing.T, n int) int {
+	t.Helper()
+	for first := 20000 + os.Getpid()%10000; first < 32000; first += n {
+		free := true
+		for p := first; p < first+n && free; p++ {
+			ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
+			if free = err == nil; free {
+				require.NoError(t, ln.Close())
+			}
+		}
+		if free {
+			return first
+		}
+	}
+	t.Fatal("no free ports")
+	return 0
+}
+
+// env is the environment without what a make around this test left there.
+func env(add ...string) []string {
+	var out []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "MAKE") && !strings.HasPrefix(e, "MFLAGS=") && !strings.HasPrefix(e, "DEMO_SECONDS=") && !strings.HasPrefix(e, "TAGS=") {
+			out = append(out, e)
+		}
+	}
+	return append(out, add...)
+}
+
+func (w *workshop) output(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	if cmd.Env == nil {
+		cmd.Env = env()
+	}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s\n%s", cmd, out)
+	return string(out)
+}
+
+var commandRE = regexp.MustCompile(`^(?:DEMO_SECONDS=\d+ )?(make|lockstep)((?: [\w./=-]+)+)$`)
+
+func (w *workshop) run(t *testing.T, line string) {
+	m := commandRE.FindStringSubmatch(line)
+	require.NotNil(t, m, "commands in sh blocks are `make TARGET` or `lockstep VERB FLAGS`; others belong into a text block")
+	args := strings.Fields(m[2])
+	if m[1] == "lockstep" {
+		if args[0] == "serve" && !slices.Contains(args, "--help") {
+			w.serve(t, args)
+			return
+		}
+		cmd := exec.CommandContext(t.Context(), w.bin, args...)
+		cmd.Dir = w.dir
+		require.NotEmpty(t, w.output(t, cmd))
+		return
+	}
+	require.Len(t, args, 1)
+	dry := w.output(t, exec.CommandContext(t.Context(), "make", "--no-print-directory", "-n", "-C", root, args[0]))
+	switch args[0] {
+	case "help":
+		w.output(t, exec.CommandContext(t.Context(), "make", "--no-print-directory", "-C", root, "help"))
+	case "demo":
+		require.Equal(t, "go run ./cmd/lockstep demo\n", dry)
+		cmd := exec.CommandContext(t.Context(), w.bin, "demo", "--port", strconv.Itoa(freePorts(t, 16)+1))
+		cmd.Env = env("DEMO_SECONDS=2")
+		require.Contains(t, w.output(t, cmd), "Equal: offset, leader epoch, timestamp, key, value and headers of every record.")
+	}
+}
+
+// serve runs Lockstep until it is ready, looks at its HTTP endpoints, and ends
+// it in order.
+func (w *workshop) serve(t *testing.T, args []string) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, w.bin, args...)
+	cmd.Dir, cmd.Env = w.dir, env()
+	log, err := os.Create(filepath.Join(w.dir, "log"))
+	require.NoError(t, err)
+	defer log.Close() //nolint:errcheck // only read by people
+	cmd.Stdout, cmd.Stderr = log, log
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		code, body := get(ctx, "http://"+w.admin+"/readyz")
+		if code == http.StatusOK {
+			break
+		}
+		select {
+		case err := <-ended:
+			b, _ := os.ReadFile(log.Name())
+			t.Fatalf("ended before it was ready: %v\n%s", err, b)
+		case <-ctx.Done():
+			b, _ := os.ReadFile(log.Name())
+			t.Fatalf("not ready: %d %s\n%s", code, body, b)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	for path, want := range map[string]string{"/livez": "ok", "/metrics": "lockstep_ledger_partitions_owned", "/v1/status": "partitions"} {
+		code, body := get(ctx, "http://"+w.admin+path)
+		require.Equal(t, http.StatusOK, code, path)
+		require.Contains(t, body, want, path)
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-ended)
+}
+
+func get(ctx context.Context, url string) (int, string) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close() //nolint:errcheck // nothing depends on it
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(b)
+}
