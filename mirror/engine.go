@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -364,18 +365,21 @@ func (e *Engine) SetDest(c *Cluster) {
 func (e *Engine) route() {
 	fetch := map[int32][]*Partition{}
 	write := map[laneKey][]*Partition{}
+	from, to := map[int32]string{}, map[int32]string{} // addresses; the newest metadata's, where it has one
 	for _, p := range e.parts {
 		s, d := p.leaders()
 		if s.broker >= 0 {
 			fetch[s.broker] = append(fetch[s.broker], p)
+			from[s.broker] = cmp.Or(e.source.Brokers[s.broker], s.addr)
 		}
 		if d.broker >= 0 {
 			k := laneKey{d.broker, int(p.partition) % e.Tuning.Lanes}
 			write[k] = append(write[k], p)
+			to[d.broker] = cmp.Or(e.dest.Brokers[d.broker], d.addr)
 		}
 	}
 	for id, ps := range fetch {
-		addr := e.source.Brokers[id]
+		addr := from[id]
 		f := e.fetchers[id]
 		if f == nil || f.addr != addr {
 			f = newFetcher(e, id, addr)
@@ -394,7 +398,7 @@ func (e *Engine) route() {
 		}
 	}
 	for k, ps := range write {
-		addr := e.dest.Brokers[k.broker]
+		addr := to[k.broker]
 		w := e.writers[k]
 		if w == nil || w.addr != addr {
 			w = newWriter(e, k.broker, addr)

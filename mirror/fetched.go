@@ -42,8 +42,8 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	}
 	if a.LogStartOffset >= 0 {
 		p.stats.sourceStart = a.LogStartOffset
-		if a.LogStartOffset > p.log.Start && p.todo.advance < a.LogStartOffset && min(a.LogStartOffset, p.tail.position) > p.log.Start {
-			p.todo.advance = a.LogStartOffset
+		if min(a.LogStartOffset, p.tail.position) > p.log.Start && time.Since(p.advanced) >= advanceEvery {
+			p.todo.advance, p.advanced = a.LogStartOffset, time.Now()
 			p.wake.wake()
 		}
 	}
@@ -85,6 +85,10 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	p.advance()
 	return stale
 }
+
+// advanceEvery bounds how often a moving log start of the source is written to
+// the ledger.
+const advanceEvery = time.Second
 
 // question has a source's answer about our end looked into, with nothing queued
 // or in flight: what is, may be cut, so it is dropped and asked for again. mu is

@@ -207,14 +207,15 @@ func (w *writer) produce(ctx context.Context, conn *kconn.Conn, enc *produceEnco
 		conn.Close()
 		return fmt.Errorf("%w: Produce v%d: %w", kconn.ErrNonsense, v, err)
 	}
-	stale, left := false, len(list)
+	stale, left, at := false, len(list), 0
 	for i := range resp.Topics {
 		rt := &resp.Topics[i]
 		for j := range rt.Partitions {
 			rp := &rt.Partitions[j]
-			for k := range list {
-				s := &list[k]
-				if s.it == nil || s.p.partition != rp.Partition || v >= 13 && rt.TopicID != s.at.id || v < 13 && rt.Topic != s.p.topic {
+			for range list { // brokers mostly answer in our order
+				s := &list[at]
+				at = (at + 1) % len(list)
+				if s.p.partition != rp.Partition || v >= 13 && rt.TopicID != s.at.id || v < 13 && rt.Topic != s.p.topic {
 					continue
 				}
 				if s.p.settle(s.it, rp) {
