@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-kafka/lockstep/internal/e2e"
@@ -202,6 +203,16 @@ func TestListOffsets(t *testing.T) {
 			want[fmt.Sprint(ts)] = firstAt(recs, ts)
 		}
 		want["max-timestamp"] = largest(recs)
+		if name != "transactions" && name != "all-deleted" {
+			// What is wanted is what Kafka itself answers, where no aborted or deleted record is in play.
+			direct, err := clients.JavaOffsets(ctx, src.Bootstrap(), topic, 1, times...)
+			require.NoError(t, err)
+			for _, m := range direct {
+				if w, ok := want[m.Spec]; ok {
+					require.Equal(t, w.Offset, m.Offset, "the source itself: %s %s %s", topic, m.Spec, m.Isolation)
+				}
+			}
+		}
 		got, err := clients.JavaOffsets(ctx, l.Bootstrap(), topic, 1, times...)
 		require.NoError(t, err)
 		for _, m := range got {
@@ -209,11 +220,11 @@ func TestListOffsets(t *testing.T) {
 			if !ok {
 				continue // tiered storage isn't on
 			}
-			require.Empty(t, m.Error, "%s %s %s: %s", topic, m.Spec, m.Isolation, m.Message)
-			require.Equal(t, w.Offset, m.Offset, "%s %s %s", topic, m.Spec, m.Isolation)
+			assert.Empty(t, m.Error, "%s %s %s: %s", topic, m.Spec, m.Isolation, m.Message)
+			assert.Equal(t, w.Offset, m.Offset, "%s %s %s", topic, m.Spec, m.Isolation)
 			if m.Spec != "earliest" && m.Spec != "latest" && m.Spec != "earliest-local" && w.Offset >= 0 {
-				require.Equal(t, w.Timestamp, m.Timestamp, "%s %s %s", topic, m.Spec, m.Isolation)
-				require.Equal(t, w.LeaderEpoch, m.LeaderEpoch, "%s %s %s", topic, m.Spec, m.Isolation)
+				assert.Equal(t, w.Timestamp, m.Timestamp, "%s %s %s", topic, m.Spec, m.Isolation)
+				assert.Equal(t, w.LeaderEpoch, m.LeaderEpoch, "%s %s %s", topic, m.Spec, m.Isolation)
 			}
 		}
 	}
