@@ -186,7 +186,7 @@ func (w *workshop) serve(t *testing.T, args []string) {
 	cmd.Dir, cmd.Env = w.dir, env()
 	log, err := os.Create(filepath.Join(w.dir, "log"))
 	require.NoError(t, err)
-	defer log.Close() //nolint:errcheck // only read by people
+	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	require.NoError(t, cmd.Start())
 	ended := make(chan error, 1)
@@ -224,7 +224,7 @@ func get(ctx context.Context, url string) (int, string) {
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer resp.Body.Close() //nolint:errcheck // nothing depends on it
+	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return 0, err.Error()

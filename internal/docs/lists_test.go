@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -108,7 +107,7 @@ var descRE = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`
 // labels.
 func TestMetricsList(t *testing.T) {
 	reg := &catcher{}
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.DiscardHandler)
 	opts := []kgo.Opt{kgo.SeedBrokers("127.0.0.1:1")}
 	dialer := (&kconn.Dialer{}).Init()
 	view := ledger.NewView(ledger.ViewOptions{Client: opts, Logger: log})
