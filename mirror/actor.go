@@ -116,6 +116,7 @@ func (p *Partition) begin(ctx context.Context) bool {
 		// taken in at the next start.
 		p.phase = phaseFailed
 		p.errOp = snap.Err.Error()
+		p.report()
 		p.slog.Error("the ledger's entry can't be used", "err", snap.Err)
 		return false
 	}
@@ -127,6 +128,7 @@ func (p *Partition) begin(ctx context.Context) bool {
 	case epoch.StateFailed:
 		p.phase = phaseFailed
 		p.errOp = p.rec.Error
+		p.report()
 	default:
 		p.phase = phaseIdle
 	}
@@ -272,6 +274,7 @@ func (p *Partition) failed(ctx context.Context) error {
 	p.settled()
 	p.phase = phaseFailed
 	p.errOp = f.Error()
+	p.report()
 	p.todo = todo{advance: -1}
 	retries := p.rec.Retries + 1
 	if p.produced() {
@@ -341,5 +344,6 @@ func (p *Partition) retry(ctx context.Context) error {
 func (p *Partition) note(err error) {
 	p.mu.Lock()
 	p.errOp = err.Error()
+	p.report()
 	p.mu.Unlock()
 }

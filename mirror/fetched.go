@@ -83,6 +83,7 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 		p.setTodoErr(failForGood(reasonSourceData, "the source's data at offset %d: %w", stop.base, stop.err))
 	}
 	p.advance()
+	p.report()
 	return stale
 }
 
@@ -131,6 +132,7 @@ func (p *Partition) fetchFailed(token uint64, code int16) (stale bool) {
 	err := kerr.ErrorForCode(code)
 	p.met.fetchError(errorCode(err))
 	p.errOp = fmt.Sprintf("fetch from the source: %v", err)
+	p.report()
 	switch {
 	case code == kerr.OffsetOutOfRange.Code:
 		p.question(&ask{kind: askRange})

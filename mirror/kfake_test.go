@@ -55,6 +55,8 @@ func TestKfakePlumbing(t *testing.T) {
 	for p := range int32(parts) {
 		rec := &ledger.Record{Mirror: "m", Topic: "t", Partition: p, State: epoch.StateLogAlignment, StateEpoch: 1, Lineage: "l"}
 		store.parts[partKey{"t", p}] = &ledger.Partition{Topic: "t", Partition: p, Live: &ledger.Live{}, Record: rec, Log: &rec.Log}
+	}
+	for p := range int32(parts) {
 		eng.Add(Spec{Topic: "t", Partition: p})
 	}
 	n := int64(0)

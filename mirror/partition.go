@@ -431,6 +431,17 @@ func (p *Partition) publish() {
 	}
 }
 
+// report shows the numbers that describe wants. mu is held.
+func (p *Partition) report() {
+	if p.live == nil {
+		return
+	}
+	p.live.SetStatus(ledger.Status{
+		SourceStart: p.stats.sourceStart, SourceEnd: p.stats.sourceEnd, SourceEpoch: p.src.epoch, Position: p.tail.position,
+		LastFetch: p.stats.lastFetch, LastAppend: p.stats.lastAppend, Error: p.errOp,
+	})
+}
+
 // checkpoint is the newest one; ok is false when it was handed out before, or
 // there is none yet. final: the partition has stopped; clean: nothing was in
 // flight then.

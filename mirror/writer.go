@@ -316,7 +316,10 @@ func (p *Partition) confirm(it *item, base int64) {
 		p.publish()
 	}
 	p.advance()
-	if len(p.queue) > 0 && p.queue[0].batch != nil {
+	switch {
+	case len(p.queue) == 0:
+		p.report()
+	case p.queue[0].batch != nil:
 		p.knownEpoch(p.queue[0])
 	}
 	if p.todo.ask != nil || p.todo.inspect != nil {
