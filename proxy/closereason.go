@@ -27,7 +27,7 @@ const (
 	ReasonDraining                            // Lockstep shuts down
 	ReasonAcks0Refused                        // a refused produce that has no answer (acks=0)
 	ReasonProtocolError                       // the broker sent something that answers no request, or can't be understood
-	ReasonViewStale                           // the ledger view is too old to serve a mirror topic
+	ReasonViewStale                           // the ledger view is too old to serve a mirror topic, or moved under an answer
 	ReasonMaxConnections                      // above limits.max_connections
 	ReasonInternal                            // a fault of Lockstep
 	numReasons

@@ -89,6 +89,25 @@ type framePeeker interface {
 	concerns(hdr protocol.RequestHeader, frame []byte) bool
 }
 
+// topicsVersioner is optionally implemented by a requestHandler: the number
+// changes when the set of mirror topics does. A Fetch that was passed on may
+// wait for long, and its topic may have become a mirror topic meanwhile: its
+// answer is then buffered and given to response, which refuses it (M3).
+type topicsVersioner interface {
+	topicsVersion() uint64
+}
+
+func (p *Proxy) topicsVersion() uint64 {
+	if v, ok := p.handler.(topicsVersioner); ok {
+		return v.topicsVersion()
+	}
+	return 0
+}
+
+// errTopicsMoved: an answer with physical offsets of what is a mirror topic by
+// now.
+var errTopicsMoved = errors.New("a topic of this answer became a mirror topic while the request was under way")
+
 // noHandler passes everything through: a destination without mirrors.
 type noHandler struct{}
 

@@ -17,6 +17,7 @@ type awaited struct {
 	kind         respKind
 	x            *xchg // respAsk
 	cb           func(body []byte, err error)
+	topics       uint64 // Fetch passed on: the set of mirror topics it was judged by
 }
 
 // fifo holds the awaited answers of one upstream connection in order: a broker

@@ -138,7 +138,11 @@ func (s *session) passOn(b []byte) {
 // awaitAnswer puts the request into the fifo, unless it has no answer.
 func (s *session) awaitAnswer(h requestHead) {
 	if !h.noAnswer {
-		s.fifo.push(awaited{key: h.key, version: h.version, corr: h.corr, kind: s.p.answerKind(h.key, h.version)})
+		a := awaited{key: h.key, version: h.version, corr: h.corr, kind: s.p.answerKind(h.key, h.version)}
+		if h.key == protocol.KeyFetch {
+			a.topics = s.p.topicsVersion()
+		}
+		s.fifo.push(a)
 	}
 }
 

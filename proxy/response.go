@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 
@@ -94,6 +95,9 @@ func (s *session) consumeAnswers(b []byte) {
 			return
 		}
 		a := s.fifo.head()
+		if a.key == protocol.KeyFetch && a.kind != respAsk && r.headN == 0 && a.topics != s.p.topicsVersion() {
+			a.kind = respRewrite
+		}
 		need := 8
 		if a.kind == respTail { // always flexible: the count of header tags, too
 			need = 9
@@ -202,6 +206,10 @@ func (s *session) answerComplete(a awaited, frame []byte) {
 	body := frame[min(n, len(frame)):]
 	if err == nil {
 		body, err = s.rewrite(a.key, a.version, body)
+	}
+	if errors.Is(err, errTopicsMoved) {
+		s.close(ReasonViewStale, err)
+		return
 	}
 	if err != nil {
 		s.close(ReasonProtocolError, fmt.Errorf("answer to key %d version %d can't be rewritten: %w", a.key, a.version, err))

@@ -10,6 +10,8 @@ import (
 // are made by their handlers.
 func (h *handlers) response(key, version int16, body []byte) ([]byte, error) {
 	switch key {
+	case protocol.KeyFetch:
+		return body, h.noMirrors(version, body)
 	case protocol.KeyMetadata, protocol.KeyDescribeTopicPartitions, protocol.KeyShareFetch, protocol.KeyShareAcknowledge:
 	default:
 		return body, nil
@@ -20,6 +22,24 @@ func (h *handlers) response(key, version int16, body []byte) ([]byte, error) {
 	err := protocol.AdjustLeaderEpochs(key, version, body, h.shownEpoch)
 	return body, err
 }
+
+// noMirrors refuses a Fetch answer with a mirror topic in it: it was asked for
+// before the topic became one, so its offsets are physical.
+func (h *handlers) noMirrors(version int16, body []byte) error {
+	var r protocol.FetchResponse
+	if err := r.Decode(version, body); err != nil {
+		return err
+	}
+	for i := range r.Topics {
+		if _, ok := h.mirrorTopic(r.Topics[i].Name, r.Topics[i].ID); ok {
+			return errTopicsMoved
+		}
+	}
+	return nil
+}
+
+// topicsVersion implements topicsVersioner.
+func (h *handlers) topicsVersion() uint64 { return h.view.TopicsVersion() }
 
 // shownEpoch is the leader epoch shown for the broker's pe. It is never below
 // the newest epoch of the partition's records: a consumer whose committed epoch
