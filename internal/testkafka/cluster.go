@@ -389,3 +389,12 @@ func randomID() string {
 	b[0] &= 0x7f
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
+
+// Pid is node id's process id; 0 when it doesn't run.
+func (c *Cluster) Pid(id int) int {
+	p, err := c.running(id)
+	if err != nil {
+		return 0
+	}
+	return p.Pid()
+}
