@@ -98,6 +98,19 @@ func (c *chart) add(v, p int64) {
 	c.index.Add(v, p)
 }
 
+// skipBack is the largest physical offset at or below p that has no known dead
+// stretch right before it.
+func (c *chart) skipBack(p int64) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := len(c.dead) - 1; i >= 0; i-- {
+		if d := c.dead[i]; p > d.from && p <= d.to {
+			p = d.from
+		}
+	}
+	return p
+}
+
 // forget drops the samples.
 func (c *chart) forget() {
 	c.mu.Lock()

@@ -231,15 +231,27 @@ func (f *listOffsets) atTime(l *offsetLookup, r *reader, p, ts int64, indexed bo
 				l.answer(-1, -1, -1)
 				next()
 			case h.batch.MaxTimestamp() >= ts:
-				// Not there after all (a wrong maximum, or the record before p
-				// in a batch the broker found by p): the next one.
-				f.recordAt(l, h, func() {
+				// If it is not there after all (a wrong maximum in the header),
+				// the next one.
+				found := func() {
 					if l.out.ErrorCode == 0 && l.out.Offset < 0 {
 						f.atTime(l, r, h.at.PEnd, ts, indexed, next)
 						return
 					}
 					next()
-				}, func(_ int64, t int64) bool { return t >= ts })
+				}
+				r.reachable(l.log, h, func(ok bool, code int16) {
+					switch {
+					case code != 0:
+						l.fail(code)
+						next()
+					case !ok: // behind a gap (H2)
+						l.answer(-1, -1, -1)
+						next()
+					default:
+						f.recordAt(l, h, found, func(_ int64, t int64) bool { return t >= ts })
+					}
+				})
 			case indexed:
 				f.atTime(l, r, h.at.PEnd, ts, true, next)
 			default:

@@ -167,6 +167,14 @@ func (h *history) lose(n int) {
 	h.cut(vend)
 }
 
+// gap: a batch lands although the one before it was lost; the owner has not
+// ruled yet.
+func (h *history) gap() {
+	v := h.vend + 2
+	h.part.put(stamp(h.t, dense(h.t, v, 2, h.ts), protocol.Stamp{V: v, Gen: h.gen(), Epoch: h.src}))
+	h.log = h.log.WithEpoch(h.src, v)
+}
+
 // retain drops what lies below physical offset p.
 func (h *history) retain(p int64) {
 	h.part.start = p
@@ -294,6 +302,8 @@ func TestFetchShowsExactlyTheLiveRecords(t *testing.T) {
 		h := drawHistory(rt, b.sim.part("m", 0))
 		if rapid.Bool().Draw(rt, "retention") && len(h.part.batches) > 0 {
 			h.retain(h.part.batches[rapid.IntRange(0, len(h.part.batches)-1).Draw(rt, "from")].BaseOffset())
+		} else if rapid.Bool().Draw(rt, "gap") {
+			h.gap()
 		}
 		lp := b.mirror("m", 0, h.log)
 		id := b.id("m", 1)

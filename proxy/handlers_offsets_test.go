@@ -95,6 +95,26 @@ func TestListOffsetsSpeaksOfTheLiveRecords(t *testing.T) {
 	})
 }
 
+// H2, H11: "latest" stops in front of a gap, as readers do.
+func TestH2LatestStopsAtGap(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b := newBenchOn(t, rt)
+		h := drawHistory(rt, b.sim.part("m", 0))
+		checkpoint := h.checkpoint()
+		checkpoint.V = h.end()
+		h.gap()
+		if rapid.Bool().Draw(rt, "foreign") {
+			h.foreign(2)
+		}
+		lp := b.mirror("m", 0, h.log)
+		if len(h.live) == 0 || rapid.Bool().Draw(rt, "checkpoint") {
+			lp.Checkpoint = checkpoint
+		}
+		require.Equal(rt, h.end(), offsetsOf(b, 7, protocol.TimestampLatest).Offset)
+		require.Less(rt, offsetsOf(b, 7, h.ts).Offset, h.end()+1, "by time")
+	})
+}
+
 // M8: a dead record with a far-future timestamp is the broker's answer to every
 // look-up behind the live ones, and to -3; it is never shown, and the log behind
 // it is read once, not at every look-up.

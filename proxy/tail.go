@@ -40,7 +40,7 @@ func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)
 		if known.ok {
 			low = max(low, known.p)
 		}
-		r.lastLive(p.Log, low, hw, 1, func(h hit, ok bool, code int16) {
+		r.lastChained(p, low, hw, func(h hit, ok bool, code int16) {
 			switch {
 			case code == kerr.OffsetOutOfRange.Code && !r.bounded:
 				r.bounds(func(code int16) {
@@ -85,6 +85,61 @@ func emptyEnds(p *ledger.Partition, start int64) ends {
 	return ends{v, v, v}
 }
 
+// lastChained is lastLive for the open end of the log: a batch that does not
+// follow the one before it was let through where that one was lost (H2). Readers
+// stop in front of it, so the end shown must be there too. Only what lies behind
+// the checkpoint is looked at; the owner has ruled on the rest.
+func (r *reader) lastChained(p *ledger.Partition, low, hi int64, cb func(h hit, ok bool, code int16)) {
+	l := p.Log
+	r.lastLive(l, low, hi, 1, func(h hit, ok bool, code int16) {
+		if !ok || h.at.Span != len(l.Spans)-1 || l.Spans[h.at.Span].Kind != epoch.Mirrored {
+			cb(h, ok, code)
+			return
+		}
+		first := l.Spans[h.at.Span].PStart
+		r.lastLive(l, max(low, first), h.at.P, 1, func(before hit, found bool, code int16) {
+			expect := int64(-1) // retention took what was before
+			switch cp := checkpointOf(p); {
+			case code != 0:
+				cb(hit{}, false, code)
+				return
+			case found:
+				expect = before.head.ChainEnd()
+			case cp != nil && cp.P == low && low > first:
+				expect = cp.ChainEnd
+			case low <= first:
+				expect = l.Spans[h.at.Span].VStart
+			}
+			if expect >= 0 && !follows(h.head, expect) {
+				r.lastChained(p, low, h.at.P, cb)
+				return
+			}
+			cb(h, true, 0)
+		})
+	})
+}
+
+// reachable says whether readers can get to a live batch: beyond what the owner
+// has ruled on, only if it follows the one before it.
+func (r *reader) reachable(p *ledger.Partition, h hit, cb func(ok bool, code int16)) {
+	low := max(confirmed(p), r.start)
+	if h.at.PEnd <= low {
+		cb(true, 0)
+		return
+	}
+	r.lastChained(p, low, h.at.PEnd, func(last hit, ok bool, code int16) {
+		cb(ok && last.at.P == h.at.P, code)
+	})
+}
+
+// follows says whether a batch chains to the chain end before it.
+func follows(b epoch.Batch, end int64) bool {
+	if b.Hole == epoch.HoleMore {
+		return b.V-end >= int64(epoch.HoleMore)
+	}
+	return b.V-int64(b.Hole) == end
+}
+
 // lastLive finds the last live batch that begins in [low, hi): one batch back
 // first, then in strides that grow over what is dead.
 func (r *reader) lastLive(l *epoch.Log, low, hi, stride int64, cb func(h hit, ok bool, code int16)) {
@@ -95,6 +150,8 @@ func (r *reader) lastLive(l *epoch.Log, low, hi, stride int64, cb func(h hit, ok
 			break
 		}
 	}
+	c := r.h.atlas.chart(r.key, l)
+	hi = c.skipBack(hi)
 	if hi <= low || len(l.Spans) == 0 || hi <= l.Spans[0].PStart {
 		cb(hit{}, false, 0)
 		return
@@ -105,12 +162,18 @@ func (r *reader) lastLive(l *epoch.Log, low, hi, stride int64, cb func(h hit, ok
 		size = scanBytes
 	}
 	var last hit
+	dead := true
 	r.scan(l, from, hi, size, func(b protocol.Batch, e epoch.Batch) bool {
-		if at, live, _ := place(l, e); live {
+		at, live, ahead := place(l, e)
+		if live {
 			last = hit{b, e, at}
 		}
+		dead = dead && !live && !ahead
 		return true
 	}, func(end scanEnd) {
+		if dead && end.code == 0 && end.next >= hi { // all of it was seen
+			c.noteDead(from, hi)
+		}
 		if last.batch != nil || end.code != 0 {
 			cb(last, end.code == 0, end.code)
 			return
