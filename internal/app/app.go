@@ -76,7 +76,16 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 		return a.view.Run(life)
 	})
 	front, frontCtx := errgroup.WithContext(ctx)
-	front.Go(func() error { return a.proxy.Run(frontCtx) })
+	front.Go(func() error {
+		// Before the first full read of the ledger nobody knows which topics are
+		// mirrors: nothing may pass (hazard H10). The ports are bound already,
+		// so clients that come early wait.
+		if a.view.WaitReady(frontCtx) != nil {
+			a.proxy.Close()
+			return nil
+		}
+		return a.proxy.Run(frontCtx)
+	})
 	if a.mirror != nil {
 		front.Go(func() error { return a.mirror.Run(frontCtx) })
 	}
