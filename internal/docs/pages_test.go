@@ -172,6 +172,30 @@ func TestFileMap(t *testing.T) {
 	}
 }
 
+// Where docs/design.md says in which file something is, it is there; files that
+// pages name by path exist.
+func TestPlaces(t *testing.T) {
+	design := page(t, "docs/design.md")
+	places := regexp.MustCompile("`([\\w.]+)`\\s+\\(`((?:[\\w-]+/)+\\w+\\.go)`").FindAllStringSubmatch(design, -1)
+	require.NotEmpty(t, places)
+	for _, m := range places {
+		name := m[1][strings.LastIndexByte(m[1], '.')+1:]
+		if !regexp.MustCompile(`\b` + name + `\b`).MatchString(page(t, m[2])) {
+			t.Errorf("docs/design.md: %s is not in %s", m[1], m[2])
+		}
+	}
+	for name, text := range pages(t) {
+		for _, m := range regexp.MustCompile("`((?:[\\w-]+/)+[\\w.-]+\\.[a-z]+)`").FindAllStringSubmatch(text, -1) {
+			if strings.HasPrefix(m[1], "testdata/") {
+				continue // of the package that the text is about
+			}
+			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
+				t.Errorf("%s names %s: %v", name, m[1], err)
+			}
+		}
+	}
+}
+
 // Every test that docs/design.md names is there.
 func TestNamedTestsExist(t *testing.T) {
 	have := map[string]bool{}
