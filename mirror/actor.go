@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
@@ -39,7 +41,7 @@ func (p *Partition) setTodoErr(err error) {
 
 // run is the partition's own goroutine.
 func (p *Partition) run(ctx context.Context) {
-	if !p.begin(ctx) {
+	if !p.begin() {
 		return
 	}
 	for try := 0; ctx.Err() == nil; {
@@ -69,6 +71,9 @@ func (p *Partition) run(ctx context.Context) {
 		default:
 			p.note(err)
 			var f *failure
+			if errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.ClusterAuthorizationFailed) {
+				err = &failure{reason: reasonAuth, err: fmt.Errorf("the user of Lockstep lacks a right (source: READ and DESCRIBE on the topic; destination: READ, WRITE and DESCRIBE): %w", err)}
+			}
 			if errors.As(err, &f) {
 				p.mu.Lock()
 				p.setTodoErr(f)
@@ -102,7 +107,7 @@ func (p *Partition) rest(ctx context.Context, d time.Duration) {
 }
 
 // begin reads what the ledger says and decides where to begin.
-func (p *Partition) begin(ctx context.Context) bool {
+func (p *Partition) begin() bool {
 	snap := p.eng.Store.Partition(p.topic, p.partition)
 	if snap == nil {
 		p.slog.Error("the ledger has no record of the partition")

@@ -404,7 +404,7 @@ func (b *fakeBroker) read(r *kmsg.FetchRequest) (resp *kmsg.FetchResponse, some 
 			e, end := l.chain.EndOffsetFor(last, l.end())
 			switch {
 			case a.ErrorCode != 0:
-			case r.Version >= 12 && last >= 0 && end < 0 && !(len(l.chain) == 0 && last <= l.epoch),
+			case r.Version >= 12 && last >= 0 && end < 0 && (len(l.chain) > 0 || last > l.epoch),
 				p.FetchOffset < l.start:
 				a.ErrorCode = kerr.OffsetOutOfRange.Code
 			case r.Version >= 12 && last >= 0 && end >= 0 && (e < last || end < p.FetchOffset):

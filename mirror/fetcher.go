@@ -148,7 +148,7 @@ type fetchSpec struct {
 // busyWait is how long a broker may hold a fetch that leaves out a partition
 // whose queue is full: it will want data again long before the ordinary wait is
 // over.
-const busyWait = 5 * time.Millisecond
+const busyWait = 10 * time.Millisecond
 
 // collect finds the partitions that can take data. turn moves the first one, as
 // brokers fill an answer in the order of the request. again: when to look
@@ -267,7 +267,7 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 			}
 			return nil
 		}
-		return fmt.Errorf("Fetch: %w", err)
+		return fmt.Errorf("fetch: %w", err)
 	}
 	stale := false
 	for i := range resp.Topics {

@@ -79,16 +79,16 @@ func endOfEpoch(ctx context.Context, c *kconn.Conn, topic string, p, cur, epoch 
 
 // readBatches reads a destination partition's batches in [from, to) up to the
 // high watermark, READ_UNCOMMITTED, in order, whole ones, the first of which
-// may begin below from. It returns where it came to: to, or the end of what
-// the broker has. f stops it with an error.
-func readBatches(ctx context.Context, c *kconn.Conn, l leader, topic string, p int32, from, to int64, f func(protocol.Batch) error) (int64, error) {
+// may begin below from; it ends early where the broker has no more. f stops it
+// with an error.
+func readBatches(ctx context.Context, c *kconn.Conn, l leader, topic string, p int32, from, to int64, f func(protocol.Batch) error) error {
 	hi := int16(18)
 	if l.id.IsZero() {
 		hi = 12
 	}
 	v, err := c.Version(int16(kmsg.Fetch), 4, hi)
 	if err != nil {
-		return from, err
+		return err
 	}
 	for from < to {
 		rp := kmsg.NewFetchRequestTopicPartition()
@@ -105,18 +105,18 @@ func readBatches(ctx context.Context, c *kconn.Conn, l leader, topic string, p i
 		req.Topics = append(req.Topics, rt)
 		r, err := c.Request(ctx, req)
 		if err != nil {
-			return from, err
+			return err
 		}
 		resp := r.(*kmsg.FetchResponse)
 		if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-			return from, fmt.Errorf("Fetch: %w", err)
+			return fmt.Errorf("fetch: %w", err)
 		}
 		if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-			return from, fmt.Errorf("%w: Fetch answer without the partition", kconn.ErrNonsense)
+			return fmt.Errorf("%w: Fetch answer without the partition", kconn.ErrNonsense)
 		}
 		a := &resp.Topics[0].Partitions[0]
 		if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
-			return from, fmt.Errorf("Fetch: %w", err)
+			return fmt.Errorf("fetch: %w", err)
 		}
 		at := from
 		for rest := a.RecordBatches; len(rest) > 0; {
@@ -125,20 +125,20 @@ func readBatches(ctx context.Context, c *kconn.Conn, l leader, topic string, p i
 				break // the partial batch behind the last whole one
 			}
 			if b.BaseOffset() >= to {
-				return to, nil
+				return nil
 			}
 			if b.NextOffset() <= from {
 				continue
 			}
 			if err := f(b); err != nil {
-				return at, err
+				return err
 			}
 			at = b.NextOffset()
 		}
 		if at == from {
-			return from, nil
+			return nil
 		}
 		from = at
 	}
-	return from, nil
+	return nil
 }

@@ -63,7 +63,10 @@ func (p *Partition) recover(ctx context.Context) error {
 	src, dst, rec, l := p.src, p.dst, p.rec, p.log
 	m := memory{known: p.everRan, tail: p.tail, recent: p.recent.list(), unsure: p.unsure}
 	p.mu.Unlock()
-	if dst.broker < 0 {
+	switch {
+	case !dst.known:
+		return errors.New("the destination does not have the topic (yet)")
+	case dst.broker < 0:
 		return errors.New("the destination partition has no leader")
 	}
 	if !dst.id.IsZero() && !rec.TopicID.IsZero() && dst.id != rec.TopicID {
@@ -73,7 +76,7 @@ func (p *Partition) recover(ctx context.Context) error {
 	var next *epoch.Log
 	var t tail
 	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
-		ph, err := p.readEnds(ctx, c, dst, l, m)
+		ph, err := p.readEnds(ctx, c, dst, l, m, cp)
 		if err != nil {
 			return err
 		}
@@ -188,17 +191,24 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 // readEnds asks the destination's leader where its log begins and ends, and up
 // to where the open span's leader epoch reaches: what was appended later is
 // dead, so nothing that is known about offsets above it counts (F4a).
-func (p *Partition) readEnds(ctx context.Context, c *kconn.Conn, dst leader, l *epoch.Log, m memory) (ph physical, err error) {
+func (p *Partition) readEnds(ctx context.Context, c *kconn.Conn, dst leader, l *epoch.Log, m memory, cp *ledger.Checkpoint) (ph physical, err error) {
 	if ph.start, err = listOffset(ctx, c, p.topic, p.partition, dst.epoch, tsEarliest); err != nil {
 		return ph, err
 	}
 	// A new leader's high watermark may lag behind what was acknowledged: give
 	// it a moment before it counts as lost.
+	confirmed := int64(0)
+	switch {
+	case m.known:
+		confirmed = m.tail.p
+	case cp != nil:
+		confirmed = cp.P
+	}
 	for try := 0; ; try++ {
 		if ph.end, err = listOffset(ctx, c, p.topic, p.partition, dst.epoch, tsLatest); err != nil {
 			return ph, err
 		}
-		if !m.known || ph.end >= m.tail.p || try >= 4 {
+		if ph.end >= confirmed || try >= 4 {
 			break
 		}
 		pause(ctx, 100*time.Millisecond<<try)
@@ -350,7 +360,7 @@ func (p *Partition) readTail(ctx context.Context, c *kconn.Conn, l *epoch.Log, d
 		if !more {
 			break
 		}
-		_, err := readBatches(ctx, c, dst, p.topic, p.partition, from, to, func(raw protocol.Batch) error {
+		err := readBatches(ctx, c, dst, p.topic, p.partition, from, to, func(raw protocol.Batch) error {
 			b := readHeader(raw)
 			if b.VCount == 0 && b.Stamped {
 				if _, v := l.Classify(b); v == epoch.Live {
@@ -390,7 +400,7 @@ func (p *Partition) walkBack(ctx context.Context, c *kconn.Conn, l *epoch.Log, d
 	for step := int64(1); hi > ph.start && found == nil; step *= 4 {
 		lo := max(ph.start, hi-step)
 		first := lo
-		_, err := readBatches(ctx, c, dst, p.topic, p.partition, lo, hi, func(raw protocol.Batch) error {
+		err := readBatches(ctx, c, dst, p.topic, p.partition, lo, hi, func(raw protocol.Batch) error {
 			b := readHeader(raw)
 			first = min(first, b.P)
 			if pl, v := l.Classify(b); v == epoch.Live && b.Stamped {
@@ -425,7 +435,7 @@ func (p *Partition) inspect(ctx context.Context) error {
 	s, dst := p.todo.inspect, p.dst
 	p.mu.Unlock()
 	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
-		_, err := readBatches(ctx, c, dst, p.topic, p.partition, s.from, s.to, func(raw protocol.Batch) error {
+		err := readBatches(ctx, c, dst, p.topic, p.partition, s.from, s.to, func(raw protocol.Batch) error {
 			return deadBehind(readHeader(raw), s.from, s.v)
 		})
 		return err

@@ -60,7 +60,7 @@ func (s *slowPool) work(ctx context.Context) {
 		case ok && ctx.Err() != nil:
 			j.buf.Release()
 		case ok:
-			j.run(ctx, rec)
+			j.run(rec)
 		case ctx.Err() != nil:
 			return
 		default:
@@ -72,7 +72,7 @@ func (s *slowPool) work(ctx context.Context) {
 	}
 }
 
-func (j slowJob) run(ctx context.Context, rec *protocol.Recoder) {
+func (j slowJob) run(rec *protocol.Recoder) {
 	defer j.buf.Release()
 	out, err := rec.Densify(j.batch, j.batch.LogAppendTime())
 	if err == nil {

@@ -112,7 +112,9 @@ func TestWalkRecords(t *testing.T) {
 			aborted(7, 4, 7, 0, 9, 100), "(0-2/0) 2-3/0h2o (3-6/0)", stopNone, 0, 6,
 		},
 		{
-			"a transaction that began before the position", walkState{position: 10, floor: 10, chainEnd: 10, epoch: 2}, 9,
+			"a transaction that began before the position",
+			walkState{position: 10, floor: 10, chainEnd: 10, epoch: 2},
+			9,
 			join(rawBatch{base: 10, n: 1, pid: 7, txn: true, epoch: 2}, rawBatch{base: 11, n: 1, pid: 7, control: true, abort: true, epoch: 2}, rawBatch{base: 12, n: 1, epoch: 2}),
 			aborted(7, 3), "(10-12/2) 12-13/2h2", stopNone, 0, 13,
 		},

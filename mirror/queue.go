@@ -1,0 +1,211 @@
+package mirror
+
+import (
+	"math"
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// item is an entry of a partition's queue: a batch to be written, or (batch
+// nil) a stretch of source offsets that only moves the position.
+type item struct {
+	batch   protocol.Batch // stamped when ready
+	buf     *kconn.Buffer  // holds batch; nil when the batch has memory of its own
+	release func()         // gives back what the slow path took
+	ready   bool           // stamped, or nothing to stamp
+	base    int64          // source offset it begins at
+	vEnd    int64          // its own end
+	next    int64          // vEnd, or the end of what is skipped behind it
+	count   int64
+	epoch   int32
+	open    bool // a source transaction is open at its end
+	maxTS   int64
+	size    int
+	dropped bool // no longer in the queue: the slow path's result isn't wanted
+}
+
+func (it *item) free() {
+	if it.buf != nil {
+		it.buf.Release()
+		it.buf = nil
+	}
+	if it.release != nil {
+		it.release()
+		it.release = nil
+	}
+}
+
+// tail is the end of what is confirmed on the destination.
+type tail struct {
+	vEnd     int64 // end of the last live batch, the open span's virtual start before any
+	chainEnd int64 // from where the next batch's hole counts
+	p        int64 // physical end of the last live batch
+	position int64 // first source offset not yet mirrored
+	epoch    int32 // of the last source batch seen, skipped ones included; -1: none
+	open     bool  // the last live batch was inside a source transaction
+	gen      int16 // of the last live batch, -1: none
+	at       int64 // unix ms of its answer
+}
+
+// recents are some of the tails confirmed within the last seconds: where to
+// read on from if the destination turns out to have lost the newest ones.
+type recents struct{ l []tail }
+
+const (
+	recentMax   = 64
+	recentEvery = 250 // ms
+)
+
+func (r *recents) add(t tail) {
+	if n := len(r.l); n > 0 && t.at-r.l[n-1].at < recentEvery && t.at >= r.l[n-1].at {
+		return
+	}
+	if len(r.l) == recentMax {
+		copy(r.l, r.l[1:])
+		r.l = r.l[:recentMax-1]
+	}
+	r.l = append(r.l, t)
+}
+
+// dropFrom forgets what lies behind physical offset p.
+func (r *recents) dropFrom(p int64) {
+	for len(r.l) > 0 && r.l[len(r.l)-1].p > p {
+		r.l = r.l[:len(r.l)-1]
+	}
+}
+
+func (r *recents) list() []tail { return append([]tail(nil), r.l...) }
+
+// dropQueue forgets what is queued; the next fetch asks at the confirmed
+// position. mu is held.
+func (p *Partition) dropQueue() {
+	for _, it := range p.queue {
+		it.dropped = true
+		it.free()
+	}
+	clear(p.queue)
+	p.queue, p.queued = p.queue[:0], 0
+	p.token++
+	if it := p.inflight; it == nil {
+		p.walk.position, p.walk.epoch, p.walk.chainEnd = p.tail.position, p.tail.epoch, p.tail.chainEnd
+		p.walk.floor = max(p.tail.vEnd, p.vStart())
+	} else {
+		p.walk.position, p.walk.epoch, p.walk.chainEnd, p.walk.floor = it.next, it.epoch, it.base+it.count, it.vEnd
+	}
+	// Transactions seen to begin in what was dropped are seen again.
+	if len(p.walk.open.pids) > 0 {
+		clear(p.walk.open.pids)
+		p.forgetOpen()
+	}
+}
+
+// forgetOpen: nothing is known about transactions begun before the walk's
+// position, so every batch counts as inside one until the position has passed
+// what is the high watermark at the next fetch: by then all that were begun
+// below the last stable offset of that moment have ended.
+func (p *Partition) forgetOpen() {
+	p.walk.open.until, p.setOpen = math.MaxInt64, true
+}
+
+func (p *Partition) vStart() int64 {
+	if p.log == nil || p.log.Open() == nil {
+		return 0
+	}
+	return p.log.Open().VStart
+}
+
+// enqueue takes what a fetch brought. mu is held; buf is retained for each
+// batch.
+func (p *Partition) enqueue(c chunk, buf *kconn.Buffer) error {
+	it := &item{base: c.base, vEnd: c.next, next: c.next, count: c.count, epoch: c.epoch, maxTS: c.maxTS, ready: true}
+	if c.batch == nil {
+		// Only the position moves: joined to what is before it, if of one epoch.
+		if n := len(p.queue); n > 0 && p.queue[n-1].epoch == c.epoch {
+			p.queue[n-1].next = c.next
+			return nil
+		}
+		p.queue = append(p.queue, it)
+		return nil
+	}
+	c.stamp.Gen = p.gen
+	it.batch, it.size = c.batch, c.batch.Size()
+	it.open = c.stamp.Flags&epoch.FlagOpen != 0
+	if c.slow {
+		it.ready = false
+	} else if err := c.batch.WriteStamp(c.stamp); err != nil {
+		return err
+	}
+	buf.Retain()
+	it.buf = buf
+	p.queue = append(p.queue, it)
+	p.queued += it.size
+	if c.slow {
+		p.met.slow.Inc()
+		p.eng.slow.submit(slowJob{p: p, it: it, batch: c.batch, stamp: c.stamp, buf: buf})
+	}
+	return nil
+}
+
+// advance lets the position pass what needs no write, as far as it can. mu is
+// held.
+func (p *Partition) advance() {
+	moved := false
+	for len(p.queue) > 0 && p.inflight == nil && p.queue[0].batch == nil {
+		it := p.queue[0]
+		if !p.knownEpoch(it) {
+			break
+		}
+		p.tail.position, p.tail.epoch = it.next, it.epoch
+		p.pop()
+		moved = true
+	}
+	if moved {
+		p.publish()
+	}
+	if len(p.queue) == 0 && p.inflight == nil && p.drain {
+		p.drain = false
+	}
+}
+
+func (p *Partition) pop() {
+	p.queued -= p.queue[0].size
+	p.queue[0] = nil
+	p.queue = p.queue[1:]
+}
+
+// knownEpoch says whether the ledger's chain has the item's epoch as the newest
+// one; if not, the partition's goroutine is told to add it.
+func (p *Partition) knownEpoch(it *item) bool {
+	if p.log.Chain.Newest() == it.epoch {
+		return true
+	}
+	if !p.todo.assign {
+		p.todo.assign = true
+		p.wake.wake()
+	}
+	return false
+}
+
+// take gives the writer for broker the next batch, if there is one that may be
+// sent now. mu is not held.
+func (p *Partition) take(broker int32, room int, now time.Time) (*item, leader, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.phase != phaseRun || p.inflight != nil || p.dst.broker != broker || now.Before(p.writeWait) {
+		return nil, leader{}, false
+	}
+	p.advance()
+	if len(p.queue) == 0 {
+		return nil, leader{}, false
+	}
+	it := p.queue[0]
+	if !it.ready || it.size > room || !p.knownEpoch(it) {
+		return nil, leader{}, false
+	}
+	p.pop()
+	p.inflight, p.sentAt = it, p.expected
+	return it, p.dst, true
+}
