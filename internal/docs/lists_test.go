@@ -7,13 +7,16 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/lockstep-kafka/lockstep/internal/config"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/mirror"
@@ -86,6 +89,41 @@ func TestReasons(t *testing.T) {
 	}
 	slices.Sort(closed)
 	require.Equal(t, closed, keys(rows(t, "docs/operations.md", "Why a client was disconnected")))
+}
+
+// The words that labels can take stand in docs/metrics.md.
+func TestLabelWords(t *testing.T) {
+	list := rows(t, "docs/metrics.md", "Mirror")
+	for _, w := range words(t, "mirror", `(?:why: |doubt\()"([\w-]+)"`) {
+		require.Contains(t, list["lockstep_mirror_generations_total"][2], w)
+	}
+	for _, w := range words(t, "internal/kconn", `\{Err\w+, "(\w+)"\}`) {
+		require.Contains(t, list["lockstep_mirror_connect_errors_total"][2], w)
+	}
+}
+
+// What deploy/ starts is what there is, and where Prometheus looks is where it
+// is by default.
+func TestDeploy(t *testing.T) {
+	const verb = "serve --config /etc/lockstep/lockstep.yaml"
+	unit := page(t, "deploy/lockstep.service")
+	require.Contains(t, unit, "ExecStart=/usr/local/bin/lockstep "+verb+"\n")
+	require.Contains(t, page(t, "deploy/Dockerfile"), `CMD ["`+strings.ReplaceAll(verb, " ", `", "`)+`"]`)
+	stop := regexp.MustCompile(`(?m)^TimeoutStopSec=(\d+)$`).FindStringSubmatch(unit)
+	require.NotNil(t, stop)
+	seconds, err := strconv.Atoi(stop[1])
+	require.NoError(t, err)
+	def := config.Default()
+	require.Greater(t, float64(seconds), def.Limits.DrainTimeout.Std().Seconds())
+	var prom struct {
+		ScrapeConfigs []struct {
+			StaticConfigs []struct {
+				Targets []string `yaml:"targets"`
+			} `yaml:"static_configs"`
+		} `yaml:"scrape_configs"`
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(page(t, "deploy/prometheus.yml")), &prom))
+	require.Equal(t, []string{def.Admin.Address}, prom.ScrapeConfigs[0].StaticConfigs[0].Targets)
 }
 
 // catcher is a Registerer that keeps what is registered.
