@@ -27,7 +27,7 @@ func (p *Partition) fetched(token uint64, spec fetchSpec, a *kmsg.FetchResponseT
 func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopicPartition, buf *kconn.Buffer) (stale bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.token != token || p.phase != phaseRun || p.todo.ask != nil {
+	if p.token != token || p.phase != phaseRun || p.todo.ask != nil || p.walk.position != spec.offset {
 		return false
 	}
 	p.sourceTry = 0

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,14 @@ import (
 
 // H2: the outcome of a produce is unknown and it lands after all.
 func TestH2LateWrite(t *testing.T) {
+	for _, compacted := range []bool{false, true} {
+		t.Run(fmt.Sprint(compacted), func(t *testing.T) { lateWrite(t, compacted) })
+	}
+}
+
+func lateWrite(t *testing.T, compacted bool) {
 	r := newRig(t, 1)
+	r.specs[0].Compacted = compacted
 	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1}, rawBatch{base: 2, n: 1}, rawBatch{base: 3, n: 1})
 	var late []protocol.Batch
 	n := 0
@@ -37,6 +45,38 @@ func TestH2LateWrite(t *testing.T) {
 	r.same(0)
 	require.Len(t, late, 1)
 	require.GreaterOrEqual(t, len(r.store.Partition("t", 0).Log.Spans), 2)
+}
+
+// H1: on a compacted topic a late copy behind live records makes the cleaner
+// remove those: FAILED with the reason, also for the next owner.
+func TestH1LateCopyBehindLive(t *testing.T) {
+	r := newRig(t, 1)
+	r.specs[0].Compacted = true
+	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1})
+	var late protocol.Batch
+	r.dst.onProduce = func(_ partKey, l *fakeLog, b protocol.Batch) (int16, bool) {
+		if late == nil {
+			late = b
+			return kerr.RequestTimedOut.Code, true
+		}
+		return 0, false
+	}
+	r.start()
+	r.reached(0, 2)
+	cps := r.eng.Checkpoints()
+	r.dst.with("t", 0, func(l *fakeLog) {
+		late.SetBase(l.end(), l.epoch)
+		l.append(late)
+	})
+	r.write(0, rawBatch{base: 2, n: 1})
+	r.failedWith(0, "late copy of offset 0")
+	r.stop()
+	// Nobody had written it down: the next owner finds it, too.
+	rec := r.store.parts[partKey{"t", 0}].Record
+	rec.State, rec.Retries = epoch.StateMirroring, 0
+	r.store.checkpoint(cps[0])
+	r.start()
+	r.failedWith(0, "late copies")
 }
 
 // F3: the destination lost what it had acknowledged, and the next batch lands
