@@ -38,8 +38,8 @@
 //
 // # Locks
 //
-// Engine.mu before Partition.mu; neither is held across I/O, a ledger write or
-// a channel send that may block. Partition.mu is taken once for an answered
+// Engine.mu before Partition.mu before Metrics.mu and what [ledger.Live] locks;
+// none is held across I/O, a ledger write or a channel send that may block. Partition.mu is taken once for an answered
 // partition and once for a produced batch, never for a record. A fetch answer
 // counts only if the partition's token is still the one it was asked with: any
 // reset of the position changes the token.
