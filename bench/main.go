@@ -1,6 +1,6 @@
 // Command bench measures Lockstep beside what people would use instead, on
 // real brokers, in interleaved rounds on the same machine and the same data.
-// The ratios inside a round are what counts; see docs/benchmarks.md.
+// The ratios inside a round are what counts.
 package main
 
 import (

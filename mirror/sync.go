@@ -182,6 +182,9 @@ func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfi
 	case src == nil:
 		return topicFailed("describe_configs", "the configs of topic %s can't be read on the source: grant DescribeConfigs on it", name)
 	}
+	if was := s.recordedSource(name); was != "" && was != s.cluster() {
+		return topicFailed("source_cluster_changed", "topic %s was mirrored from cluster %s, source.bootstrap leads to cluster %s: correct it, or start the topic anew", name, was, s.cluster())
+	}
 	if by := s.mirroredBy(name); by != "" && by != s.o.Name {
 		return topicFailed("two_mirrors", "topic %s is mirrored by %q already: exclude it from one of the two", name, by)
 	}
@@ -253,6 +256,20 @@ func (s *source) mirroredBy(topic string) string {
 		return p.Record.Mirror
 	}
 	return ""
+}
+
+// recordedSource is the source cluster that the ledger names for a topic.
+func (s *source) recordedSource(topic string) string {
+	if p := s.m.opts.View.Partition(topic, 0); p != nil && p.Record != nil {
+		return p.Record.SourceCluster
+	}
+	return ""
+}
+
+func (s *source) cluster() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id
 }
 
 // report logs a topic's trouble once, and its end.
@@ -409,9 +426,7 @@ const reconcilers = 16
 // record writes the first record of a partition, of which nothing is shown
 // until a first generation is in it.
 func (s *source) record(ctx context.Context, k partKey, t *topicSync) error {
-	s.mu.Lock()
-	id := s.id
-	s.mu.Unlock()
+	id := s.cluster()
 	lineage := make([]byte, 16)
 	_, _ = rand.Read(lineage)
 	return s.m.owned.Put(ctx, &ledger.Record{

@@ -21,7 +21,7 @@ const (
 	ReasonUnknownAPI                          // an API key or version that was not advertised
 	ReasonSlowConsumer                        // the client took nothing of what waits for it for limits.idle_timeout
 	ReasonIdle                                // no request for limits.idle_timeout
-	ReasonStalledFrame                        // a request was begun and not continued for limits.idle_timeout
+	ReasonStalledFrame                        // a request was begun and not continued for 3 × limits.handshake_timeout (at most limits.idle_timeout)
 	ReasonHandshakeTimeout                    // no first request within limits.handshake_timeout
 	ReasonConnectFailed                       // no broker could be reached for this connection
 	ReasonDraining                            // Lockstep shuts down

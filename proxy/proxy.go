@@ -98,7 +98,8 @@ type Proxy struct {
 	fronts    []*frontend
 	topology  *topology
 	handler   requestHandler
-	handlers  *handlers // the same, when there is a view
+	view      *ledger.View // nil: no mirrors are known of
+	handlers  *handlers    // the same, when there is a view
 	engine    *engine
 	m         *metrics
 	logged    [numReasons]closeLog
@@ -158,7 +159,7 @@ func New(opts Options) (_ *Proxy, err error) {
 			View: opts.View, Logger: p.log, FetchUpstreamMax: opts.FetchUpstreamMaxBytes,
 			Counters: p.m.handlers,
 		})
-		p.handler = p.handlers
+		p.handler, p.view = p.handlers, opts.View
 	}
 	if p.handler == nil {
 		p.handler = noHandler{}
@@ -184,6 +185,13 @@ func (p *Proxy) Close() {
 // requests finish, and returns when the last connection is closed, or after
 // limits.DrainTimeout. It returns nil then.
 func (p *Proxy) Run(ctx context.Context) error {
+	if p.view != nil && p.view.WaitReady(ctx) != nil {
+		// Before the first full read of the ledger nobody knows which topics are
+		// mirrors: nothing may pass (hazard H10). The ports are bound, so clients
+		// that come early wait.
+		p.Close()
+		return nil
+	}
 	p.engine.start()
 	p.wg.Go(func() { p.topology.run(p.ctx) })
 	var accepting sync.WaitGroup

@@ -76,16 +76,7 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 		return a.view.Run(life)
 	})
 	front, frontCtx := errgroup.WithContext(ctx)
-	front.Go(func() error {
-		// Before the first full read of the ledger nobody knows which topics are
-		// mirrors: nothing may pass (hazard H10). The ports are bound already,
-		// so clients that come early wait.
-		if a.view.WaitReady(frontCtx) != nil {
-			a.proxy.Close()
-			return nil
-		}
-		return a.proxy.Run(frontCtx)
-	})
+	front.Go(func() error { return a.proxy.Run(frontCtx) })
 	if a.mirror != nil {
 		front.Go(func() error { return a.mirror.Run(frontCtx) })
 	}
@@ -215,8 +206,15 @@ func newProxy(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*p
 			Address: l.Address, AdvertisedHost: l.AdvertisedHost, FirstPort: l.BrokerPorts.First, LastPort: l.BrokerPorts.Last,
 		})
 	}
+	// Clients' connections never carry Lockstep's own certificate: a broker that
+	// takes it for a principal would give every client Lockstep's rights.
+	forClients := sec.TLS
+	if forClients != nil {
+		forClients = forClients.Clone()
+		forClients.Certificates = nil
+	}
 	return proxy.New(proxy.Options{
-		Listeners: listeners, Bootstrap: c.Destination.Bootstrap, TLS: sec.TLS, ClientOptions: opts,
+		Listeners: listeners, Bootstrap: c.Destination.Bootstrap, TLS: forClients, ClientOptions: opts,
 		View: a.view, FetchUpstreamMaxBytes: int32(c.Limits.FetchUpstreamMaxBytes),
 		Limits: proxy.Limits{
 			MaxFrameBytes: int(c.Limits.MaxFrameBytes), MaxConnections: c.Limits.MaxConnections, ClientOutboundMax: int(c.Limits.ClientOutboundMax),

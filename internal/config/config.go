@@ -12,7 +12,7 @@ import (
 type Config struct {
 	Listeners   []Listener  `yaml:"listeners" doc:"Where clients connect. One listener for now."`
 	Destination Destination `yaml:"destination" doc:"The cluster behind the proxy: clients are passed through to it, mirrors are written into it."`
-	Mirrors     []Mirror    `yaml:"mirrors" doc:"What is mirrored into the destination. May be empty: then Lockstep is a plain proxy."`
+	Mirrors     []Mirror    `yaml:"mirrors" doc:"What is mirrored into the destination. May be empty: then this instance mirrors nothing, and serves what others mirror."`
 	Admin       Admin       `yaml:"admin" doc:"Health, metrics and status over HTTP."`
 	Instance    Instance    `yaml:"instance" doc:"This process among the Locksteps in front of one destination."`
 	Limits      Limits      `yaml:"limits" doc:"Bounds on memory, connections and time."`
@@ -23,7 +23,7 @@ type Config struct {
 type Listener struct {
 	Address        string    `yaml:"address" doc:"host:port that clients use as bootstrap address."`
 	AdvertisedHost string    `yaml:"advertised_host" doc:"Host name that clients are told for every broker. Default: the host of address; 0.0.0.0 and :: are refused."`
-	BrokerPorts    PortRange `yaml:"broker_ports" doc:"Ports for the brokers, FIRST-LAST: broker id n is at FIRST+n, over restarts too. A broker id without a port is an error in the log and is not advertised."`
+	BrokerPorts    PortRange `yaml:"broker_ports" doc:"Ports for the brokers, FIRST-LAST: broker id n is at FIRST+n, over restarts too. A broker id without a port is an error in the log, and clients are told a port where nobody listens, never its own address."`
 }
 
 // Destination is the cluster behind the proxy.

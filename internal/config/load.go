@@ -244,8 +244,11 @@ func (m *Mirror) check(key string, bad report) {
 	if m.RetryBackoffMin < Duration(1e6) || m.RetryBackoffMax < m.RetryBackoffMin {
 		bad(key+".retry_backoff_min", "must be at least 1ms and not above retry_backoff_max")
 	}
-	if m.RetryAttempts < 0 {
-		bad(key+".retry_attempts", "may not be negative")
+	if m.RetryAttempts < 1 {
+		bad(key+".retry_attempts", "must be at least 1")
+	}
+	if m.FetchWaitMax < Duration(1e6) {
+		bad(key+".fetch_wait_max", "%s is below 1ms", m.FetchWaitMax)
 	}
 }
 
