@@ -46,7 +46,7 @@ func (l *Log) OpenNative(t, pEnd int64, pe, step int32) (*Log, error) {
 	if step < 0 {
 		return nil, fmt.Errorf("epoch: bump step %d is negative", step)
 	}
-	bump := max(l.Bump+step, l.MaxEpoch+1-pe, l.Chain.Newest()+1-pe)
+	bump := nativeBump(l, pe, step)
 	n, err := l.open(t, pEnd, Span{Kind: Native, PEpoch: pe, Bump: bump})
 	if err != nil {
 		return nil, err
