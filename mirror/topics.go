@@ -176,7 +176,7 @@ func (a *topicAdmin) destination(ctx context.Context, topic string) (*kadm.Topic
 	case !ok || errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 		return nil, nil
 	case errors.Is(t.Err, kerr.TopicAuthorizationFailed):
-		return nil, topicFailed(reasonAuth, "look up topic %s on the destination (needs Describe on it): %w", topic, t.Err)
+		return nil, topicFailed("authorization", "look up topic %s on the destination (needs Describe on it): %w", topic, t.Err)
 	case t.Err != nil:
 		return nil, fmt.Errorf("look up topic %s on the destination: %w", topic, t.Err)
 	}
