@@ -65,6 +65,8 @@ type Mirror struct {
 	Source                 Source   `yaml:"source" doc:"The cluster to read."`
 	Topics                 Topics   `yaml:"topics" doc:"Which topics."`
 	ReplicationFactor      int      `yaml:"replication_factor" doc:"Of topics created on the destination. 0: the destination's default."`
+	UncleanLeaderElection  bool     `yaml:"unclean_leader_election" doc:"Support for unclean leader elections on the source. true: what the source lost is cut here too, then mirroring goes on. false: such a partition is FAILED. Also accepted as mirror.unclean.leader.election.enable and mirror.support.unclean.leader.election. Takes effect without a restart."`
+	BumpStep               int32    `yaml:"bump_step" doc:"By how much the leader epoch shown rises at least when a partition is STOPPED, so that writers here never reach the source's epochs (hazard M1)."`
 	Acks                   Acks     `yaml:"acks" doc:"all: a record counts as mirrored when every in-sync replica has it. leader: when the leader has it; offsets shown still come only from below the high watermark."`
 	FetchMaxBytes          Bytes    `yaml:"fetch_max_bytes" doc:"Most bytes of one fetch answer from a source broker."`
 	FetchPartitionMaxBytes Bytes    `yaml:"fetch_partition_max_bytes" doc:"Most bytes of one partition in it; a larger batch comes alone."`
@@ -74,6 +76,8 @@ type Mirror struct {
 	RetryBackoffMin        Duration `yaml:"retry_backoff_min" doc:"First pause before a FAILED partition is tried again; doubles, with jitter."`
 	RetryBackoffMax        Duration `yaml:"retry_backoff_max" doc:"Longest such pause."`
 	RetryAttempts          int      `yaml:"retry_attempts" doc:"Tries before a FAILED partition waits for the operator."`
+
+	contradicts bool // unclean_leader_election and its aliases differ
 }
 
 // Topics selects topics by regular expressions.
@@ -135,6 +139,7 @@ func Default() Config {
 func DefaultMirror() Mirror {
 	return Mirror{
 		Topics:                 Topics{Exclude: []string{"__.*"}},
+		BumpStep:               1000,
 		Acks:                   AcksAll,
 		FetchMaxBytes:          16 << 20,
 		FetchPartitionMaxBytes: 1 << 20,
@@ -147,13 +152,37 @@ func DefaultMirror() Mirror {
 	}
 }
 
-// UnmarshalYAML fills in an entry's defaults before its keys are read.
+// UnmarshalYAML fills in an entry's defaults before its keys are read, and takes
+// the names that KIP-1279 gave to unclean_leader_election, in its newer and its
+// older text.
 func (m *Mirror) UnmarshalYAML(unmarshal func(any) error) error {
-	type plain Mirror
-	p := plain(DefaultMirror())
-	if err := unmarshal(&p); err != nil {
+	type Plain Mirror
+	type entry struct {
+		Plain `yaml:",inline"`
+		New   *bool `yaml:"mirror.unclean.leader.election.enable"`
+		Old   *bool `yaml:"mirror.support.unclean.leader.election"`
+	}
+	e, other := entry{Plain: Plain(DefaultMirror())}, entry{Plain: Plain(DefaultMirror())}
+	other.UncleanLeaderElection = !e.UncleanLeaderElection
+	if err := unmarshal(&e); err != nil {
 		return err
 	}
-	*m = Mirror(p)
+	if err := unmarshal(&other); err != nil {
+		return err
+	}
+	var said []bool
+	if e.UncleanLeaderElection == other.UncleanLeaderElection { // else the key isn't there
+		said = append(said, e.UncleanLeaderElection)
+	}
+	for _, b := range []*bool{e.New, e.Old} {
+		if b != nil {
+			said = append(said, *b)
+		}
+	}
+	*m = Mirror(e.Plain)
+	for _, b := range said {
+		m.UncleanLeaderElection = b
+		m.contradicts = m.contradicts || b != said[0]
+	}
 	return nil
 }

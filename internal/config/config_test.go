@@ -58,6 +58,8 @@ func TestBadFiles(t *testing.T) {
 		{"bad expression", "orders.*", "orders(", "line 11: mirrors[0].topics.include[0]: error parsing regexp"},
 		{"no include", `include: ["orders.*"]`, `include: []`, "line 11: mirrors[0].topics.include: is missing"},
 		{"bad name", "dc1", "dc 1", "line 7: mirrors[0].name:"},
+		{"bump step", "    fetch_max_bytes: 32MiB", "    bump_step: 0", "line 12: mirrors[0].bump_step: 0 is not between"},
+		{"said twice", "    fetch_max_bytes: 32MiB", "    unclean_leader_election: false\n    mirror.unclean.leader.election.enable: true", "line 12: mirrors[0].unclean_leader_election: stands there under two names"},
 		{"acks", "    fetch_max_bytes: 32MiB", "    acks: some", "line 12: acks: \"some\" is not a setting"},
 		{"admin open to all", "mirrors:", "admin: {address: \"0.0.0.0:9644\"}\nmirrors:", "line 6: admin.address: \"0.0.0.0:9644\" can be reached from other machines: set admin.token_file"},
 		{"password nowhere", "mirrors:", "  sasl: {mechanism: PLAIN, username: u}\nmirrors:", "line 6: destination.sasl: needs one of password_file and password_env"},
@@ -79,6 +81,22 @@ func TestBadFiles(t *testing.T) {
 	require.ErrorContains(t, err, "is empty")
 	_, err = Load("nowhere.yaml")
 	require.ErrorContains(t, err, "does not exist")
+}
+
+// The switch has three names (facts §8).
+func TestUncleanLeaderElectionNames(t *testing.T) {
+	for _, key := range []string{"unclean_leader_election", "mirror.unclean.leader.election.enable", "mirror.support.unclean.leader.election"} {
+		for _, on := range []string{"true", "false"} {
+			c, err := Parse([]byte(good + "    " + key + ": " + on + "\n"))
+			require.NoError(t, err, key)
+			require.Equal(t, on == "true", c.Mirrors[0].UncleanLeaderElection, key)
+			require.Equal(t, Bytes(32<<20), c.Mirrors[0].FetchMaxBytes)
+		}
+	}
+	c, err := Parse([]byte(good))
+	require.NoError(t, err)
+	require.False(t, c.Mirrors[0].UncleanLeaderElection)
+	require.EqualValues(t, 1000, c.Mirrors[0].BumpStep)
 }
 
 func TestUnits(t *testing.T) {

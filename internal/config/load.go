@@ -215,6 +215,9 @@ func checkEndpoint(key string, bootstrap []string, t TLS, s SASL, bad report) {
 	}
 }
 
+// maxBumpStep leaves room for two thousand failovers in an int32 leader epoch.
+const maxBumpStep = 1_000_000
+
 var mirrorName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
 func (m *Mirror) check(key string, bad report) {
@@ -234,6 +237,12 @@ func (m *Mirror) check(key string, bad report) {
 	}
 	if m.ReplicationFactor < 0 {
 		bad(key+".replication_factor", "may not be negative: 0 is the destination's default")
+	}
+	if m.contradicts {
+		bad(key+".unclean_leader_election", "stands there under two names that say different things: keep one")
+	}
+	if m.BumpStep < 1 || m.BumpStep > maxBumpStep {
+		bad(key+".bump_step", "%d is not between 1 and %d", m.BumpStep, maxBumpStep)
 	}
 	if m.FetchPartitionMaxBytes < 1 || m.FetchMaxBytes < m.FetchPartitionMaxBytes {
 		bad(key+".fetch_max_bytes", "must be at least fetch_partition_max_bytes, and that at least 1")

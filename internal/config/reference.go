@@ -28,6 +28,9 @@ func rows(b *strings.Builder, prefix string, v reflect.Value) {
 	t := v.Type()
 	for i := range t.NumField() {
 		f, fv := t.Field(i), v.Field(i)
+		if !f.IsExported() {
+			continue
+		}
 		key := prefix + f.Tag.Get("yaml")
 		def := ""
 		switch {
