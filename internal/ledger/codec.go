@@ -39,6 +39,17 @@ type recordJSON struct {
 	Path          []string `json:"path,omitempty"`
 	Pairs         []Pair   `json:"pairs,omitempty"`
 	DiscardLocal  bool     `json:"discardLocal,omitempty"`
+
+	CommandSeq    int64        `json:"commandSeq,omitempty"`
+	Past          []epoch.Past `json:"past,omitempty"`
+	SourceLineage string       `json:"sourceLineage,omitempty"`
+	SourcePast    []epoch.Past `json:"sourcePast,omitempty"`
+	Left          *Left        `json:"left,omitempty"`
+}
+
+type commandJSON struct {
+	V int `json:"v"`
+	Command
 }
 
 type checkpointJSON struct {
@@ -65,8 +76,8 @@ type instanceJSON struct {
 	Instance
 }
 
-// Decode reads an entry of the ledger topic: a *[Record], a *[Checkpoint] or an
-// *[Instance] by the kind of its key; nil for a nil value (a tombstone). Every
+// Decode reads an entry of the ledger topic: a *[Record], a *[Checkpoint], a
+// *[Command] or an *[Instance] by the kind of its key; nil for a nil value (a tombstone). Every
 // error names the key. What can't be read whole and for certain is an error:
 // another format number ([ErrNewer]), an unknown field, a value that belongs
 // to another key, a virtual log that breaks its invariants.
@@ -91,6 +102,8 @@ func decodeAs(k Key, value []byte) (any, error) {
 		return decodeCheckpoint(k, value)
 	case KindInstance:
 		return decodeInstance(k, value)
+	case KindCommand:
+		return decodeCommand(k, value)
 	}
 	return decodeRecord(k, value)
 }
@@ -117,6 +130,7 @@ func decodeRecord(k Key, value []byte) (*Record, error) {
 		Log:     j.Log,
 		Lineage: j.Lineage, TopicID: j.TopicID, SourceTopicID: j.SourceTopicID, SourceCluster: j.SourceCluster,
 		Path: j.Path, Pairs: j.Pairs, DiscardLocal: j.DiscardLocal,
+		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left,
 	}
 	if err := r.Log.Validate(); err != nil {
 		return nil, fmt.Errorf("virtual log: %w", err)
@@ -147,7 +161,24 @@ func decodeInstance(k Key, value []byte) (*Instance, error) {
 	if j.ID != k.ID {
 		return nil, fmt.Errorf("the value is about instance %q", j.ID)
 	}
+	if n := len(j.Applied); n != 0 && n != Partitions {
+		return nil, fmt.Errorf("%d acknowledged offsets, want %d", n, Partitions)
+	}
 	return &j.Instance, nil
+}
+
+func decodeCommand(k Key, value []byte) (*Command, error) {
+	var j commandJSON
+	if err := unmarshal(value, &j); err != nil {
+		return nil, err
+	}
+	switch {
+	case j.Topic != k.Topic || j.Partition != k.Partition:
+		return nil, fmt.Errorf("the value is about %s", CommandKey(j.Topic, j.Partition))
+	case j.Desired != "" && !j.Desired.Valid():
+		return nil, fmt.Errorf("unknown desired state %q", j.Desired)
+	}
+	return &j.Command, nil
 }
 
 // unmarshal reads one JSON object of a format this program knows, strictly.
@@ -193,6 +224,7 @@ func (r *Record) Encode() ([]byte, error) {
 		Log:     r.Log,
 		Lineage: r.Lineage, TopicID: r.TopicID, SourceTopicID: r.SourceTopicID, SourceCluster: r.SourceCluster,
 		Path: r.Path, Pairs: r.Pairs, DiscardLocal: r.DiscardLocal,
+		CommandSeq: r.CommandSeq, Past: r.Past, SourceLineage: r.SourceLineage, SourcePast: r.SourcePast, Left: r.Left,
 	}))
 }
 
@@ -226,6 +258,15 @@ func (i *Instance) Encode() ([]byte, error) {
 	b, err := json.Marshal(instanceJSON{V: Format, Instance: *i})
 	if err != nil {
 		return nil, fmt.Errorf("ledger entry %q: %w", i.Key(), err)
+	}
+	return b, nil
+}
+
+// Encode writes a value in the newest format.
+func (c *Command) Encode() ([]byte, error) {
+	b, err := json.Marshal(commandJSON{V: Format, Command: *c})
+	if err != nil {
+		return nil, fmt.Errorf("ledger entry %q: %w", c.Key(), err)
 	}
 	return b, nil
 }

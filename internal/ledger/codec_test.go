@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,8 @@ func sampleRecord() *Record {
 		Lineage: "l1", TopicID: ID{1, 2, 3}, SourceTopicID: ID{15: 9}, SourceCluster: "srcCluster", Path: []string{"a", "srcCluster"},
 		Pairs:        []Pair{{Cluster: "a", TopicID: ID{9}, Lineage: "x", LME: -1, LMO: -1}},
 		DiscardLocal: true,
+		CommandSeq:   5, Past: []epoch.Past{{Lineage: "l0", Below: 9}}, SourceLineage: "sl", SourcePast: []epoch.Past{{Lineage: "sl0", Below: 3}},
+		Left: &Left{Offset: 60, Epoch: 4, Timestamp: 1700000000000, SourceEnd: 70, At: time.Unix(3, 0).UTC()},
 	}
 }
 
@@ -43,7 +46,14 @@ func sampleCheckpoint() *Checkpoint {
 }
 
 func sampleInstance() *Instance {
-	return &Instance{ID: "a", Version: "1", Address: "x:1", Started: time.Unix(1, 0).UTC(), Lease: time.Unix(2, 0).UTC()}
+	return &Instance{ID: "a", Version: "1", Address: "x:1", Started: time.Unix(1, 0).UTC(), Lease: time.Unix(2, 0).UTC(), ServesUntil: time.Unix(2, 0).UTC(), Applied: slices.Repeat([]int64{7}, Partitions)}
+}
+
+func sampleCommand() *Command {
+	return &Command{
+		Mirror: "dc1", Topic: "orders", Partition: 3, Desired: epoch.StateStopped, Seq: 9, Recover: true, DiscardLocal: true,
+		By: "me", At: time.Unix(4, 0).UTC(),
+	}
 }
 
 // The bytes of format 1 never change: a change here is a new format number.
@@ -56,6 +66,7 @@ func TestFormatIsPinned(t *testing.T) {
 		{"record.json", "orders/3", sampleRecord().Encode, sampleRecord()},
 		{"checkpoint.json", "c/orders/3", sampleCheckpoint().Encode, sampleCheckpoint()},
 		{"instance.json", "i//a", sampleInstance().Encode, sampleInstance()},
+		{"command.json", "d/orders/3", sampleCommand().Encode, sampleCommand()},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			b, err := c.enc()
@@ -78,7 +89,7 @@ func TestFormatIsPinned(t *testing.T) {
 // Every field of the exported types is stored: none is forgotten when one is
 // added.
 func TestEveryFieldIsStored(t *testing.T) {
-	for _, v := range []any{*sampleRecord(), *sampleCheckpoint(), *sampleInstance()} {
+	for _, v := range []any{*sampleRecord(), *sampleCheckpoint(), *sampleInstance(), *sampleCommand()} {
 		rv := reflect.ValueOf(v)
 		for i := range rv.NumField() {
 			require.False(t, rv.Field(i).IsZero(), "%T.%s has no value in the sample", v, rv.Type().Field(i).Name)
@@ -148,7 +159,7 @@ func TestNextSharesNothing(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	for key, enc := range map[string]func() ([]byte, error){
-		"orders/3": sampleRecord().Encode, "c/orders/3": sampleCheckpoint().Encode, "i//a": sampleInstance().Encode,
+		"orders/3": sampleRecord().Encode, "c/orders/3": sampleCheckpoint().Encode, "i//a": sampleInstance().Encode, "d/orders/3": sampleCommand().Encode,
 	} {
 		b, err := enc()
 		if err != nil {
@@ -176,6 +187,8 @@ func FuzzDecode(f *testing.F) {
 		case *Checkpoint:
 			b, err = v.Encode()
 		case *Instance:
+			b, err = v.Encode()
+		case *Command:
 			b, err = v.Encode()
 		}
 		if err != nil {

@@ -341,6 +341,9 @@ func (v *View) compare(p int32, found map[string]change) {
 			if _, ok := found[CheckpointKey(topic, sl.partition)]; !ok {
 				sl.setCheckpoint(nil, nil)
 			}
+			if _, ok := found[CommandKey(topic, sl.partition)]; !ok {
+				sl.setCommand(nil, nil)
+			}
 			c, ok := found[RecordKey(topic, sl.partition)]
 			switch rec, _ := c.val.(*Record); {
 			case !ok:

@@ -9,7 +9,14 @@ type Instance struct {
 	Version string    `json:"version,omitempty"` // of the program
 	Address string    `json:"address,omitempty"` // where its admin API listens
 	Started time.Time `json:"started"`
-	Lease   time.Time `json:"lease"` // it serves nothing from its view after this
+	Lease   time.Time `json:"lease"` // it counts as live until then
+	// ServesUntil is when it stops showing mirror topics, unless it renews its
+	// record before: its own view enforces it ([View.ServeUntil]).
+	ServesUntil time.Time `json:"servesUntil"`
+	// Applied is, for each ledger partition, the offset up to which it has
+	// taken the ledger in; the client writes that it had forwarded before are
+	// all answered (H10). Empty: none yet.
+	Applied []int64 `json:"applied,omitempty"`
 }
 
 // Key is the instance's key in the ledger topic.

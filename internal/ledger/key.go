@@ -15,6 +15,7 @@ const (
 	KindRecord     Kind = iota + 1 // topic/partition
 	KindCheckpoint                 // c/topic/partition
 	KindInstance                   // i//id
+	KindCommand                    // d/topic/partition
 )
 
 // Key is a key of the ledger topic, taken apart. Topic names can't contain a
@@ -30,6 +31,7 @@ type Key struct {
 const (
 	checkpointPrefix = "c/"
 	instancePrefix   = "i//"
+	commandPrefix    = "d/"
 )
 
 // RecordKey is the key of a mirror partition's [Record].
@@ -40,6 +42,11 @@ func RecordKey(topic string, partition int32) string {
 // CheckpointKey is the key of a mirror partition's [Checkpoint].
 func CheckpointKey(topic string, partition int32) string {
 	return checkpointPrefix + RecordKey(topic, partition)
+}
+
+// CommandKey is the key of the newest [Command] for a mirror partition.
+func CommandKey(topic string, partition int32) string {
+	return commandPrefix + RecordKey(topic, partition)
 }
 
 // InstanceKey is the key of an [Instance].
@@ -58,11 +65,15 @@ func ParseKey(b []byte) (Key, error) {
 	k := Key{Kind: KindRecord}
 	rest := s
 	if strings.Count(s, "/") == 2 {
-		var ok bool
-		if rest, ok = strings.CutPrefix(s, checkpointPrefix); !ok {
+		switch s[:2] {
+		case checkpointPrefix:
+			k.Kind = KindCheckpoint
+		case commandPrefix:
+			k.Kind = KindCommand
+		default:
 			return Key{}, fmt.Errorf("ledger key %q: unknown kind", s)
 		}
-		k.Kind = KindCheckpoint
+		rest = s[2:]
 	}
 	topic, num, ok := strings.Cut(rest, "/")
 	if !ok || !validTopic(topic) {
@@ -81,6 +92,8 @@ func (k Key) String() string {
 	switch k.Kind {
 	case KindCheckpoint:
 		return CheckpointKey(k.Topic, k.Partition)
+	case KindCommand:
+		return CommandKey(k.Topic, k.Partition)
 	case KindInstance:
 		return InstanceKey(k.ID)
 	}

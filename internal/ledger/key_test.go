@@ -47,6 +47,7 @@ func TestKeys(t *testing.T) {
 		{Kind: KindCheckpoint, Topic: "c", Partition: 0},
 		{Kind: KindCheckpoint, Topic: "i", Partition: 7},
 		{Kind: KindCheckpoint, Topic: "orders", Partition: 12},
+		{Kind: KindCommand, Topic: "d", Partition: 3},
 		{Kind: KindInstance, ID: "3"},
 		{Kind: KindInstance, ID: "a/b"},
 	} {
@@ -57,7 +58,7 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, PartitionOf("orders", 12), Key{Kind: KindCheckpoint, Topic: "orders", Partition: 12}.LedgerPartition())
 	for _, bad := range []string{
 		"", "/", "orders", "orders/", "orders/x", "orders/-1", "orders/01", "orders/+1", "orders/2147483648", "/3", "./1", "../1", "a b/1",
-		"d/orders/1", "c/orders/", "c//1", "i//", "a/b/c/1", strings.Repeat("t", 250) + "/0", "orders/1/",
+		"e/orders/1", "d/orders/", "d//1", "c/orders/", "c//1", "i//", "a/b/c/1", strings.Repeat("t", 250) + "/0", "orders/1/",
 	} {
 		_, err := ParseKey([]byte(bad))
 		require.Error(t, err, "%q", bad)

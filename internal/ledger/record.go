@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 )
@@ -79,6 +80,25 @@ type Record struct {
 	Pairs         []Pair
 
 	DiscardLocal bool // start was told to drop local records
+
+	CommandSeq int64 // of the newest [Command] taken in
+	// Past and SourcePast are earlier lineages of this log and of the source's,
+	// and how far each still is theirs; SourceLineage is the source's, "" when
+	// the source had no record when it was aligned with.
+	Past          []epoch.Past
+	SourceLineage string
+	SourcePast    []epoch.Past
+	Left          *Left // what the newest stop left behind
+}
+
+// Left is what a stop leaves behind: up to where the source was mirrored, and
+// how far it went as far as is known.
+type Left struct {
+	Offset    int64     `json:"offset"`       // LMO: the first source offset that is not here
+	Epoch     int32     `json:"epoch"`        // of the last mirrored batch, -1: none
+	Timestamp int64     `json:"timestamp"`    // largest one of the last mirrored batch, ms; -1: not known
+	SourceEnd int64     `json:"sourceEnd"`    // the source's last known end, -1: not known
+	At        time.Time `json:"at,omitempty"` // when stopped
 }
 
 // Pair is what a finished mirroring left behind: up to where this log and that
@@ -102,6 +122,12 @@ func (r *Record) Next() *Record {
 	n.StateEpoch++
 	n.Path = slices.Clone(r.Path)
 	n.Pairs = slices.Clone(r.Pairs)
+	n.Past = slices.Clone(r.Past)
+	n.SourcePast = slices.Clone(r.SourcePast)
+	if r.Left != nil {
+		l := *r.Left
+		n.Left = &l
+	}
 	n.Log.Spans = slices.Clone(r.Log.Spans)
 	n.Log.Chain = slices.Clone(r.Log.Chain)
 	return &n

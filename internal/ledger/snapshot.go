@@ -31,7 +31,11 @@ type Partition struct {
 	Record     *Record
 	Log        *epoch.Log  // = &Record.Log
 	Checkpoint *Checkpoint // nil: none
-	Live       *Live
+	Command    *Command    // the newest, nil: none
+	// RecordOffset is where the record stands in its ledger partition: who has
+	// taken in more than that has the record.
+	RecordOffset int64
+	Live         *Live
 }
 
 // slot is the place of one partition; it outlives its snapshots.
@@ -47,6 +51,9 @@ type slot struct {
 	highest    int64 // newest state epoch read since the last tombstone
 	checkpoint *Checkpoint
 	cpErr      error
+	command    *Command
+	commandErr error
+	recordAt   int64
 }
 
 // maxPartition bounds what a garbled key can make the view allocate.
@@ -69,6 +76,8 @@ func (s *slot) setRecord(r *Record, err error) {
 	}
 }
 
+func (s *slot) setCommand(c *Command, err error) { s.command, s.commandErr = c, err }
+
 func (s *slot) setCheckpoint(c *Checkpoint, err error) { s.checkpoint, s.cpErr = c, err }
 
 // setLost: the entry was there, and after the ledger lost its tail is not.
@@ -85,12 +94,14 @@ func (s *slot) publish() {
 		s.cur.Store(nil)
 		return
 	}
-	p := &Partition{Topic: s.topic, Partition: s.partition, Live: s.live, Checkpoint: s.checkpoint}
+	p := &Partition{Topic: s.topic, Partition: s.partition, Live: s.live, Checkpoint: s.checkpoint, Command: s.command, RecordOffset: s.recordAt}
 	switch {
 	case s.recordErr != nil:
 		p.Err = s.recordErr
 	case s.cpErr != nil:
 		p.Err = s.cpErr
+	case s.commandErr != nil:
+		p.Err = s.commandErr
 	default:
 		p.Record, p.Log = s.record, &s.record.Log
 	}

@@ -40,6 +40,7 @@ type View struct {
 	snap    atomic.Pointer[snapshot]
 	version atomic.Uint64
 	fresh   atomic.Pointer[time.Time] // every partition was read to its end at or after this
+	until   atomic.Pointer[time.Time] // not fresh from then on; nil: no bound
 	ready   chan struct{}             // closed after the first full read
 
 	mu        sync.Mutex // below: and writes to the above
@@ -90,9 +91,16 @@ func (v *View) Fresh() bool {
 	if d := now.Sub(*at); d < 0 || d >= v.opts.Lease {
 		return false
 	}
+	if until := v.until.Load(); until != nil && !now.Before(*until) {
+		return false
+	}
 	wall := now.UnixNano() - at.UnixNano()
 	return wall >= 0 && wall < int64(v.opts.Lease)
 }
+
+// ServeUntil sets when the view stops being fresh whatever it reads: what this
+// instance has promised in its own record ([Registrar]). It must not fall.
+func (v *View) ServeUntil(t time.Time) { v.until.Store(&t) }
 
 // FreshAt is when the ledger was last known to be read to its end, zero before
 // the first time: the lease ends at FreshAt + lease.
@@ -205,7 +213,7 @@ func (v *View) WaitFor(ctx context.Context, ledgerPartition int32, offset int64)
 // change is one entry as read.
 type change struct {
 	key    Key
-	val    any // *Record, *Checkpoint, *Instance; nil: tombstone
+	val    any // *Record, *Checkpoint, *Command, *Instance; nil: tombstone
 	err    error
 	offset int64
 }
@@ -261,13 +269,20 @@ func (v *View) apply(changes []change) {
 		switch val := c.val.(type) {
 		case *Record:
 			sl.setRecord(val, c.err)
+			sl.recordAt = c.offset
 		case *Checkpoint:
 			sl.setCheckpoint(val, c.err)
+		case *Command:
+			sl.setCommand(val, c.err)
 		default: // broken, or a tombstone
-			if c.key.Kind == KindCheckpoint {
+			switch c.key.Kind {
+			case KindCheckpoint:
 				sl.setCheckpoint(nil, c.err)
-			} else {
+			case KindCommand:
+				sl.setCommand(nil, c.err)
+			default:
 				sl.setRecord(nil, c.err)
+				sl.recordAt = c.offset
 			}
 		}
 		touched[sl] = true

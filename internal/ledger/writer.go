@@ -174,8 +174,9 @@ func (w *Writer) Put(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// Delete writes tombstones for a mirror partition's record and checkpoint in
-// one transaction.
+// Delete writes tombstones for a mirror partition's record, checkpoint and
+// command in one transaction. Its pairs and native spans are forgotten with
+// it (H3): only for topics that are gone.
 func (w *Writer) Delete(ctx context.Context, topic string, partition int32) error {
 	n := PartitionOf(topic, partition)
 	p, err := w.lock(ctx, n)
@@ -186,7 +187,7 @@ func (w *Writer) Delete(ctx context.Context, topic string, partition int32) erro
 	if !p.acquired {
 		return fmt.Errorf("ledger entry %q: partition %d: %w", RecordKey(topic, partition), n, ErrNotAcquired)
 	}
-	if err := w.transact(ctx, n, p, []entry{{key: CheckpointKey(topic, partition)}, {key: RecordKey(topic, partition)}}); err != nil {
+	if err := w.transact(ctx, n, p, []entry{{key: CheckpointKey(topic, partition)}, {key: CommandKey(topic, partition)}, {key: RecordKey(topic, partition)}}); err != nil {
 		return fmt.Errorf("ledger entry %q: delete: %w", RecordKey(topic, partition), err)
 	}
 	return nil
@@ -259,6 +260,20 @@ func (w *Writer) PutInstance(ctx context.Context, i *Instance) error {
 		return err
 	}
 	return w.plain(ctx, entry{key: i.Key(), value: value})
+}
+
+// PutCommand writes what the operator wants of a partition, and returns when
+// it is stored; the partition's owner acts on it. Any instance may, so it is no
+// part of the owner's transactions.
+func (w *Writer) PutCommand(ctx context.Context, c Command) error {
+	if c.Mirror == "" || c.Topic == "" || c.Seq <= 0 {
+		return fmt.Errorf("ledger entry %q: a command needs mirror, topic and a sequence number", c.Key())
+	}
+	value, err := c.Encode()
+	if err != nil {
+		return err
+	}
+	return w.plain(ctx, entry{key: c.Key(), value: value})
 }
 
 // DeleteInstance removes an instance.
