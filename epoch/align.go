@@ -159,6 +159,29 @@ func (a *Alignment) afterCut() AlignStep {
 	return AlignStep{Do: AlignMirror}
 }
 
+// Cut is the book after AlignCut's step s, to be written at once. sourceStart is
+// the source's virtual log start, gen from NextGeneration, lineage a new random
+// id (M18's ring and a third cluster make every alignment a new lineage; pairs
+// that name the old one count up to the cut).
+func (a *Alignment) Cut(s AlignStep, sourceStart int64, gen int16, lineage string) (Book, error) {
+	b := a.Book
+	b.Source = a.Record.Identity(a.Cluster, a.TopicID)
+	if b.Log.Open() == nil {
+		b.Log = Adopt(a.Local.Broker, a.Local.VStart)
+	}
+	b.Log = b.Log.Join(a.Local.Broker)
+	c := CutTo{T: s.T, VEnd: a.Local.VEnd, PEnd: a.Local.PEnd, PEpoch: a.Local.PEpoch, Gen: gen}
+	if s.Empty {
+		return b.Empty(sourceStart, c, lineage)
+	}
+	b, err := b.Cut(c)
+	if err != nil {
+		return a.Book, err
+	}
+	b.Self = b.Self.Renew(lineage, b.Log.Open().VStart)
+	return b, nil
+}
+
 // PhaseOne is phase one's cut of l (joined): keep records with epoch <= LME and
 // offset < LMO, cut the rest; the smaller cut wins (facts.md E3, E4). end is
 // the end of the last live batch.

@@ -9,7 +9,10 @@ type Book struct {
 	Previous State // before FAILED
 	Log      *Log
 	Self     Identity // Cluster, TopicID: of the destination's own topic
-	Pairs    []Pair
+	// Source is the log that is mirrored, as it was when it was aligned with:
+	// set by the alignment's cut, and what STOPPING makes the pair out.
+	Source Identity
+	Pairs  []Pair
 }
 
 // BeforeCut tells that phase one's cut of the present mirroring is not made
@@ -79,6 +82,7 @@ func (b Book) Cut(c CutTo) (Book, error) {
 		n.Bump++
 	}
 	b.Pairs = LowerPairs(b.Pairs, b.Log.Chain, t, len(n.Chain) == 0)
+	b.Self.Before = lowerPast(b.Self.Before, t)
 	b.Log = n
 	return b, nil
 }

@@ -2,7 +2,6 @@ package epoch
 
 import (
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -28,17 +27,28 @@ type Past struct {
 	Below   int64  `json:"below"`
 }
 
+// maxPast bounds Before: pairs that name a lineage further back count as none.
+const maxPast = 16
+
 // Renew is id with a new lineage after a cut to t; what lay below t is still
 // of the older lineages.
 func (id Identity) Renew(lineage string, t int64) Identity {
 	n := id
-	n.Lineage, n.Before = lineage, make([]Past, 0, len(id.Before)+1)
-	for _, p := range append(slices.Clone(id.Before), Past{id.Lineage, math.MaxInt64}) {
+	n.Lineage = lineage
+	n.Before = lowerPast(append(slices.Clone(id.Before), Past{id.Lineage, t}), t)
+	n.Before = n.Before[max(0, len(n.Before)-maxPast):]
+	return n
+}
+
+// lowerPast is past after a cut to t.
+func lowerPast(past []Past, t int64) []Past {
+	var out []Past
+	for _, p := range past {
 		if p.Below = min(p.Below, t); p.Below > 0 {
-			n.Before = append(n.Before, p)
+			out = append(out, p)
 		}
 	}
-	return n
+	return out
 }
 
 // Pair says up to where a log is the same as that of another cluster: records

@@ -126,7 +126,6 @@ type StopOpened struct {
 // only trace of the old one is a second hidden batch.
 type Stop struct {
 	Book     Book
-	Source   Identity // the source's log, as it was when we aligned with it
 	BumpStep int32
 
 	Quiet     bool
@@ -196,7 +195,7 @@ func (s *Stop) lmo() (int64, StopStep, bool) {
 func (s *Stop) unchanged(l *Log) StopStep {
 	b := s.Book
 	b.Log, b.State = l, StateStopped
-	return StopStep{Do: StopWrite, Book: b, Pair: ValidPair(b.Pairs, s.Source)}
+	return StopStep{Do: StopWrite, Book: b, Pair: ValidPair(b.Pairs, s.Book.Source)}
 }
 
 func (s *Stop) write(l *Log, lmo int64, lme int32) StopStep {
@@ -209,9 +208,9 @@ func (s *Stop) write(l *Log, lmo int64, lme int32) StopStep {
 	}
 	t := n.Open().VStart
 	b.Pairs = LowerPairs(b.Pairs, l.Chain, t, false)
-	pair := ValidPair(b.Pairs, s.Source)
+	pair := ValidPair(b.Pairs, s.Book.Source)
 	if !before {
-		pair = Pair{Cluster: s.Source.Cluster, TopicID: s.Source.TopicID, Lineage: s.Source.Lineage, LME: min(lme, l.Chain.Truncate(t).Newest()), LMO: t}
+		pair = Pair{Cluster: s.Book.Source.Cluster, TopicID: s.Book.Source.TopicID, Lineage: s.Book.Source.Lineage, LME: min(lme, l.Chain.Truncate(t).Newest()), LMO: t}
 		if pair.None() {
 			pair.LMO = -1
 		}
