@@ -25,6 +25,7 @@ type handlers struct {
 	fetchUpstreamMax int32 // most bytes asked of a broker for one Fetch
 	now              func() time.Time
 	count            handlerCounters
+	writes           writes // of clients to mirror topics, under way
 
 	// strangers are ids under which brokers show topics whose name is a mirror
 	// topic's, but not its id: re-created behind our back (M22). Fetches by
