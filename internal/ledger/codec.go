@@ -52,6 +52,11 @@ type commandJSON struct {
 	Command
 }
 
+type mirrorSettingsJSON struct {
+	V int `json:"v"`
+	MirrorSettings
+}
+
 type checkpointJSON struct {
 	V         int    `json:"v"`
 	Topic     string `json:"topic"`
@@ -77,7 +82,7 @@ type instanceJSON struct {
 }
 
 // Decode reads an entry of the ledger topic: a *[Record], a *[Checkpoint], a
-// *[Command] or an *[Instance] by the kind of its key; nil for a nil value (a tombstone). Every
+// *[Command], an *[Instance] or *[MirrorSettings] by the kind of its key; nil for a nil value (a tombstone). Every
 // error names the key. What can't be read whole and for certain is an error:
 // another format number ([ErrNewer]), an unknown field, a value that belongs
 // to another key, a virtual log that breaks its invariants.
@@ -104,6 +109,8 @@ func decodeAs(k Key, value []byte) (any, error) {
 		return decodeInstance(k, value)
 	case KindCommand:
 		return decodeCommand(k, value)
+	case KindMirror:
+		return decodeMirrorSettings(k, value)
 	}
 	return decodeRecord(k, value)
 }
@@ -179,6 +186,17 @@ func decodeCommand(k Key, value []byte) (*Command, error) {
 		return nil, fmt.Errorf("unknown desired state %q", j.Desired)
 	}
 	return &j.Command, nil
+}
+
+func decodeMirrorSettings(k Key, value []byte) (*MirrorSettings, error) {
+	var j mirrorSettingsJSON
+	if err := unmarshal(value, &j); err != nil {
+		return nil, err
+	}
+	if j.Name != k.ID {
+		return nil, fmt.Errorf("the value is about mirror %q", j.Name)
+	}
+	return &j.MirrorSettings, nil
 }
 
 // unmarshal reads one JSON object of a format this program knows, strictly.
@@ -267,6 +285,15 @@ func (c *Command) Encode() ([]byte, error) {
 	b, err := json.Marshal(commandJSON{V: Format, Command: *c})
 	if err != nil {
 		return nil, fmt.Errorf("ledger entry %q: %w", c.Key(), err)
+	}
+	return b, nil
+}
+
+// Encode writes a value in the newest format.
+func (m *MirrorSettings) Encode() ([]byte, error) {
+	b, err := json.Marshal(mirrorSettingsJSON{V: Format, MirrorSettings: *m})
+	if err != nil {
+		return nil, fmt.Errorf("ledger entry %q: %w", m.Key(), err)
 	}
 	return b, nil
 }

@@ -46,7 +46,7 @@ func sampleCheckpoint() *Checkpoint {
 }
 
 func sampleInstance() *Instance {
-	return &Instance{ID: "a", Version: "1", Address: "x:1", Started: time.Unix(1, 0).UTC(), Lease: time.Unix(2, 0).UTC(), ServesUntil: time.Unix(2, 0).UTC(), Applied: slices.Repeat([]int64{7}, Partitions)}
+	return &Instance{ID: "a", Version: "1", Address: "x:1", Started: time.Unix(1, 0).UTC(), Lease: time.Unix(2, 0).UTC(), ServesUntil: time.Unix(2, 0).UTC(), Applied: slices.Repeat([]int64{7}, Partitions), Mirrors: map[string]map[string]string{"dc1": {"acks": "0a"}}}
 }
 
 func sampleCommand() *Command {
@@ -54,6 +54,11 @@ func sampleCommand() *Command {
 		Mirror: "dc1", Topic: "orders", Partition: 3, Desired: epoch.StateStopped, Seq: 9, Recover: true, DiscardLocal: true,
 		By: "me", At: time.Unix(4, 0).UTC(),
 	}
+}
+
+func sampleSettings() *MirrorSettings {
+	on := true
+	return &MirrorSettings{Name: "dc1", Deleted: true, UncleanElections: &on, TopicUncleanElections: map[string]bool{"orders": false}, By: "me", At: time.Unix(5, 0).UTC()}
 }
 
 // The bytes of format 1 never change: a change here is a new format number.
@@ -67,6 +72,7 @@ func TestFormatIsPinned(t *testing.T) {
 		{"checkpoint.json", "c/orders/3", sampleCheckpoint().Encode, sampleCheckpoint()},
 		{"instance.json", "i//a", sampleInstance().Encode, sampleInstance()},
 		{"command.json", "d/orders/3", sampleCommand().Encode, sampleCommand()},
+		{"mirror.json", "m//dc1", sampleSettings().Encode, sampleSettings()},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			b, err := c.enc()
@@ -89,7 +95,7 @@ func TestFormatIsPinned(t *testing.T) {
 // Every field of the exported types is stored: none is forgotten when one is
 // added.
 func TestEveryFieldIsStored(t *testing.T) {
-	for _, v := range []any{*sampleRecord(), *sampleCheckpoint(), *sampleInstance(), *sampleCommand()} {
+	for _, v := range []any{*sampleRecord(), *sampleCheckpoint(), *sampleInstance(), *sampleCommand(), *sampleSettings()} {
 		rv := reflect.ValueOf(v)
 		for i := range rv.NumField() {
 			require.False(t, rv.Field(i).IsZero(), "%T.%s has no value in the sample", v, rv.Type().Field(i).Name)

@@ -361,6 +361,12 @@ func (v *View) compare(p int32, found map[string]change) {
 			delete(v.instances, id)
 		}
 	}
+	for name := range v.settings {
+		key := Key{Kind: KindMirror, ID: name}
+		if _, ok := found[key.String()]; !ok && key.LedgerPartition() == p {
+			delete(v.settings, name)
+		}
+	}
 }
 
 // outOfRange finds out why a fetch at off was refused: the log begins later

@@ -10,6 +10,9 @@ type Instance struct {
 	Address string    `json:"address,omitempty"` // where its admin API listens
 	Started time.Time `json:"started"`
 	Lease   time.Time `json:"lease"` // it counts as live until then
+	// Mirrors are the mirrors of its configuration, with a digest of each setting
+	// that must be the same on every instance, by name and key.
+	Mirrors map[string]map[string]string `json:"mirrors,omitempty"`
 	// ServesUntil is when it stops showing mirror topics, unless it renews its
 	// record before: its own view enforces it ([View.ServeUntil]).
 	ServesUntil time.Time `json:"servesUntil"`

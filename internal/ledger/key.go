@@ -16,6 +16,7 @@ const (
 	KindCheckpoint                 // c/topic/partition
 	KindInstance                   // i//id
 	KindCommand                    // d/topic/partition
+	KindMirror                     // m//name
 )
 
 // Key is a key of the ledger topic, taken apart. Topic names can't contain a
@@ -25,13 +26,14 @@ type Key struct {
 	Kind      Kind
 	Topic     string
 	Partition int32
-	ID        string // of an instance
+	ID        string // of an instance, or a mirror's name
 }
 
 const (
 	checkpointPrefix = "c/"
 	instancePrefix   = "i//"
 	commandPrefix    = "d/"
+	mirrorPrefix     = "m//"
 )
 
 // RecordKey is the key of a mirror partition's [Record].
@@ -52,6 +54,9 @@ func CommandKey(topic string, partition int32) string {
 // InstanceKey is the key of an [Instance].
 func InstanceKey(id string) string { return instancePrefix + id }
 
+// MirrorKey is the key of a mirror's [MirrorSettings].
+func MirrorKey(name string) string { return mirrorPrefix + name }
+
 // ParseKey takes a key apart. An error means a key that this program never
 // writes.
 func ParseKey(b []byte) (Key, error) {
@@ -61,6 +66,12 @@ func ParseKey(b []byte) (Key, error) {
 			return Key{}, errors.New("ledger key " + strconv.Quote(s) + ": no instance id")
 		}
 		return Key{Kind: KindInstance, ID: id}, nil
+	}
+	if name, ok := strings.CutPrefix(s, mirrorPrefix); ok {
+		if name == "" {
+			return Key{}, errors.New("ledger key " + strconv.Quote(s) + ": no mirror name")
+		}
+		return Key{Kind: KindMirror, ID: name}, nil
 	}
 	k := Key{Kind: KindRecord}
 	rest := s
@@ -96,6 +107,8 @@ func (k Key) String() string {
 		return CommandKey(k.Topic, k.Partition)
 	case KindInstance:
 		return InstanceKey(k.ID)
+	case KindMirror:
+		return MirrorKey(k.ID)
 	}
 	return RecordKey(k.Topic, k.Partition)
 }
@@ -103,8 +116,8 @@ func (k Key) String() string {
 // LedgerPartition is where the key belongs: a checkpoint lies with its record,
 // so that one owner, with one transactional id, writes both.
 func (k Key) LedgerPartition() int32 {
-	if k.Kind == KindInstance {
-		return PartitionFor(InstanceKey(k.ID), Partitions)
+	if k.Kind == KindInstance || k.Kind == KindMirror {
+		return PartitionFor(k.String(), Partitions)
 	}
 	return PartitionFor(RecordKey(k.Topic, k.Partition), Partitions)
 }

@@ -42,6 +42,7 @@ func latest(a, b time.Time) time.Time {
 // RegistrarOptions of a [Registrar]. ID, View and Writer are required.
 type RegistrarOptions struct {
 	ID, Version, Address string
+	Mirrors              map[string]map[string]string // [Instance.Mirrors]
 	View                 *View
 	Writer               *Writer
 	// Drain returns when every client write that was forwarded before the call
@@ -65,7 +66,7 @@ func NewRegistrar(o RegistrarOptions) *Registrar {
 	if o.Drain == nil {
 		o.Drain = func(context.Context) error { return nil }
 	}
-	return &Registrar{o: o, self: Instance{ID: o.ID, Version: o.Version, Address: o.Address, Started: time.Now().UTC()}}
+	return &Registrar{o: o, self: Instance{ID: o.ID, Version: o.Version, Address: o.Address, Mirrors: o.Mirrors, Started: time.Now().UTC()}}
 }
 
 // Run registers the instance when the view is ready, renews its lease, and
@@ -73,7 +74,7 @@ func NewRegistrar(o RegistrarOptions) *Registrar {
 // nothing may be served from the view any more then.
 func (r *Registrar) Run(ctx context.Context) error {
 	if err := r.o.View.WaitReady(ctx); err != nil {
-		return nil //nolint:nilerr // ended before it began
+		return nil
 	}
 	defer r.deregister(ctx)
 	every := r.o.Lease / 3

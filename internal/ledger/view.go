@@ -48,6 +48,7 @@ type View struct {
 	moved     chan struct{} // closed and replaced when a position moves
 	parts     [Partitions]follower
 	instances map[string]*Instance
+	settings  map[string]*MirrorSettings
 	broken    map[string]error // entries that belong to no mirror partition
 }
 
@@ -59,7 +60,7 @@ func NewView(o ViewOptions) *View {
 	v := &View{
 		opts: o, log: o.Logger,
 		ready: make(chan struct{}), changed: make(chan struct{}), moved: make(chan struct{}),
-		instances: map[string]*Instance{}, broken: map[string]error{},
+		instances: map[string]*Instance{}, settings: map[string]*MirrorSettings{}, broken: map[string]error{},
 	}
 	v.snap.Store(&snapshot{slots: map[string][]*slot{}, names: map[string]bool{}, byID: map[ID]string{}})
 	for i := range v.parts {
@@ -213,7 +214,7 @@ func (v *View) WaitFor(ctx context.Context, ledgerPartition int32, offset int64)
 // change is one entry as read.
 type change struct {
 	key    Key
-	val    any // *Record, *Checkpoint, *Command, *Instance; nil: tombstone
+	val    any // *Record, *Checkpoint, *Command, *Instance, *MirrorSettings; nil: tombstone
 	err    error
 	offset int64
 }
@@ -228,7 +229,7 @@ func readEntry(ledgerPartition int32, key, value []byte, offset int64) (c change
 	if want := k.LedgerPartition(); want != ledgerPartition {
 		return change{}, fmt.Errorf("ledger entry %q: in partition %d, belongs in %d: not written by lockstep", k, ledgerPartition, want)
 	}
-	if k.Kind != KindInstance && k.Partition >= maxPartition {
+	if k.Partition >= maxPartition {
 		return change{}, fmt.Errorf("ledger entry %q: partition number above %d", k, maxPartition)
 	}
 	c = change{key: k, offset: offset}
@@ -248,6 +249,10 @@ func (v *View) apply(changes []change) {
 	for _, c := range changes {
 		if c.key.Kind == KindInstance {
 			v.applyInstance(c)
+			continue
+		}
+		if c.key.Kind == KindMirror {
+			v.applySettings(c)
 			continue
 		}
 		sl := snap.slot(c.key.Topic, c.key.Partition)

@@ -1,0 +1,54 @@
+// Package control is what an operator sees of mirrors and does to them: which
+// partitions are meant, what is known of each, and the verbs that change where
+// they are wanted. It works on any instance: a verb becomes a
+// [ledger.Command] for each partition, the partition's owner acts on it, and
+// the ledger says when it is done. Running a verb again goes on with what the
+// first run began.
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// Options of a [Service]. View, Writer and ID are required.
+type Options struct {
+	View   *ledger.View
+	Writer *ledger.Writer
+	ID     string // of this instance
+	// Mirrors are those that this instance's configuration declares.
+	Mirrors []Mirror
+	// UncleanElections tells whether a topic of a mirror is mirrored with
+	// support for unclean leader elections. nil: never.
+	UncleanElections func(mirror, topic string) bool
+	// Ends are high watermarks of destination topics, physical, by topic and
+	// partition; for partitions that clients write to here. nil: not known.
+	Ends func(ctx context.Context, topics []string) map[string]map[int32]int64
+	Now  func() time.Time // nil: time.Now
+}
+
+// Mirror is a mirror that the configuration declares.
+type Mirror struct {
+	Name        string
+	Source      string // its bootstrap addresses
+	Fingerprint map[string]string
+}
+
+// Service answers for one instance. Its methods may be called from anywhere.
+type Service struct{ o Options }
+
+// New makes a service; nothing runs.
+func New(o Options) *Service {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.UncleanElections == nil {
+		o.UncleanElections = func(string, string) bool { return false }
+	}
+	if o.Ends == nil {
+		o.Ends = func(context.Context, []string) map[string]map[int32]int64 { return nil }
+	}
+	return &Service{o: o}
+}
