@@ -335,10 +335,11 @@ func (f *listOffsets) index(l *offsetLookup, r *reader, from int64, done func(co
 // with it; with -1 when there is none.
 func (f *listOffsets) recordAt(l *offsetLookup, h hit, next func(), want func(delta, timestamp int64) bool) {
 	b := protocol.Batch(bytes.Clone(h.batch))
+	least := l.log.Log.Start // which may lie inside the batch
 	v, ts := int64(-1), int64(-1)
 	var err error
 	f.h.work.offload(f.x, func() {
-		v, ts, err = findRecord(b, h, want)
+		v, ts, err = findRecord(b, h, least, want)
 	}, func() {
 		switch {
 		case err != nil:
