@@ -7,6 +7,7 @@ package epoch
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 type side struct {
@@ -170,6 +171,7 @@ func (s *side) put(b Book, f string, a ...any) {
 		s.w.no(b.Log.Validate())
 	}
 	s.book = b
+	s.w.stat[strings.Fields(f)[0]]++
 	s.w.logf("%s: "+f, append([]any{s.name}, a...)...)
 }
 
@@ -311,6 +313,7 @@ func (s *side) align() bool {
 	}
 	a.Book, a.Discard = s.book, s.discard
 	st := a.Next()
+	s.own.alStep = st
 	switch st.Do {
 	case AlignGate:
 		s.k.sync()
@@ -383,6 +386,10 @@ func (s *side) alignCut(a *Alignment, st AlignStep, src *side) {
 			gone = append(gone, x)
 		}
 	}
+	s.w.stat["align by "+string(st.Holder)]++
+	if len(gone) > 0 {
+		s.w.stat["align cuts live"]++
+	}
 	s.w.cut(s, gone)
 	s.put(b, "phase one by %s %v: cut to %d, empty %v, chain %v", st.Holder, st.Pair, b.Log.Open().VStart, st.Empty, b.Log.Chain)
 }
@@ -422,6 +429,8 @@ func (s *side) stopStep(stale bool) bool {
 			s.pairLoss["own"+s.book.Source.Cluster] = s.k.losses
 		}
 		s.own = nil
+		was := s.live()
+		defer s.w.cutByStop(s, was)
 		s.put(d.Book, "STOPPED, pair %v, span %v, chain %v", d.Pair, *d.Book.Log.Open(), d.Book.Log.Chain)
 	default:
 		s.w.that(false, "stop: %d?", d.Do)

@@ -20,11 +20,12 @@ type sides struct {
 	ule  int
 	at   map[int][2]int64 // id → offset, epoch, for ever
 	both map[int]bool     // ids that were live on two sides at once
-	dead map[int]bool     // ids below a moved log start, or dropped with a whole log
+	dead map[int]bool     // ids below a moved log start
+	stat map[string]int
 }
 
 func newSides(t interface{ Fatalf(string, ...any) }, out func(string), replicas int, names ...string) *sides {
-	w := &sides{t: t, out: out, by: map[string]*side{}, at: map[int][2]int64{}, both: map[int]bool{}, dead: map[int]bool{}}
+	w := &sides{t: t, out: out, by: map[string]*side{}, at: map[int][2]int64{}, both: map[int]bool{}, dead: map[int]bool{}, stat: map[string]int{}}
 	for _, n := range names {
 		s := newSide(w, n, replicas)
 		w.by[n], w.all = s, append(w.all, s)
@@ -80,6 +81,19 @@ func (w *sides) cut(s *side, gone []lrec) {
 	for _, x := range gone {
 		for _, id := range x.ids {
 			w.that(!s.unsettled[id] || !w.both[id] || src[id] || w.dead[id], "%s: alignment cuts record %d at v%d, which was mirrored", s.name, id, x.V)
+		}
+	}
+}
+
+// cutByStop: a write that was given up and landed behind the re-read end was
+// live until STOPPED cut it; it was not mirrored.
+func (w *sides) cutByStop(s *side, was []lrec) {
+	for _, x := range s.live() {
+		was = slices.DeleteFunc(was, func(y lrec) bool { return slices.Equal(x.ids, y.ids) })
+	}
+	for _, x := range was {
+		for _, id := range x.ids {
+			delete(w.both, id)
 		}
 	}
 }
@@ -160,6 +174,7 @@ func (w *sides) drain(s *side) {
 			if s.source().book.State == StateStopped || s.source().book.State == StateUnknown {
 				w.same(s, true)
 				w.kept()
+				w.stat["drained"]++
 			}
 			return
 		}
@@ -336,6 +351,8 @@ func steps() int {
 }
 
 func twoClusters(t *testing.T, loss, move bool) {
+	total := map[string]int{}
+	defer func() { t.Log(total) }()
 	rapid.Check(t, func(t *rapid.T) {
 		h := &hist{r: t, loss: loss, move: move}
 		h.sides = newSides(t, func(s string) { t.Log(s) }, 3, "A", "B")
@@ -348,6 +365,11 @@ func twoClusters(t *testing.T, loss, move bool) {
 				h.drain(s)
 			}
 		}
+		for k, n := range h.stat {
+			total[k] += n
+		}
+		total["unclean cuts"] += h.ule
+		total["losses"] += h.losses()
 	})
 }
 

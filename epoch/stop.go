@@ -3,6 +3,7 @@ package epoch
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Repair says that a STOPPED log lost its tail below its native span: writes
@@ -13,28 +14,32 @@ type Repair struct {
 	PEpoch int32
 }
 
-// NativeLost finds that loss: the native span starts at min(ps, first physical
-// offset of a leader epoch above its pe). nil: nothing is lost. broker is the
-// leader's own epoch chain, pEnd its log end; an owner looks whenever the
-// physical leader epoch has changed, and until then Produce and Fetch get
-// retriable errors.
+// NativeLost finds that loss. By Kafka's epochs two logs that have the same
+// epoch at one offset are the same up to it, so the span is whole iff the log
+// still has, at ps-1, the epoch pe of the span-opening batch, or (a span that
+// Repair opened) epoch pe begins at ps. Looking at the log end alone would be
+// taken in by a replica that was out of sync for long and has a tail of its own
+// there. The new span starts at the first physical offset of a leader epoch
+// above pe, so that writes which landed before the look are in it.
+//
+// nil: nothing is lost, or retention has taken the place. broker is the leader's
+// own epoch chain, pEnd its log end. An owner looks whenever the physical leader
+// epoch has changed, and until then Produce and Fetch get retriable errors.
 func (l *Log) NativeLost(broker Chain, pEnd int64) *Repair {
 	s := l.Open()
 	if s == nil || s.Kind != Native {
 		return nil
 	}
+	opened := slices.Contains(broker, Entry{Epoch: s.PEpoch, Start: s.PStart})
+	if at := broker.At(s.PStart - 1); pEnd >= s.PStart && (at == -1 || at == s.PEpoch || opened) {
+		return nil
+	}
 	for _, e := range broker {
 		if e.Epoch > s.PEpoch {
-			if e.Start < s.PStart {
-				return &Repair{P: e.Start, PEpoch: e.Epoch}
-			}
-			break
+			return &Repair{P: e.Start, PEpoch: e.Epoch}
 		}
 	}
-	if pEnd < s.PStart {
-		return &Repair{P: pEnd, PEpoch: max(s.PEpoch, broker.Newest())}
-	}
-	return nil
+	return &Repair{P: pEnd, PEpoch: s.PEpoch}
 }
 
 // Repair opens the native span that r asks for, in one ledger write; vEnd is

@@ -8,7 +8,7 @@ type Verdict uint8
 const (
 	Live           Verdict = iota + 1
 	DeadGeneration         // stamped by another generation than the span's: a late or a cut write
-	DeadEpoch              // physical epoch is not the span's, or is later than a closed native span
+	DeadEpoch              // physical epoch is not the span's, or of a native span: before it, behind its closing, or not what the chain has there
 	DeadRange              // p or v lies outside of every span, or outside of its span
 	Foreign                // unstamped in a mirrored span: a direct write
 	Late                   // stamped in a native span
@@ -82,7 +82,7 @@ func (l *Log) classifyNative(i int, s *Span, b *Batch, pl Placed) (Placed, Verdi
 		}
 		return pl, Late
 	}
-	if i+1 < len(l.Spans) && b.PEpoch > l.Spans[i+1].PEpoch {
+	if b.PEpoch >= 0 && b.PEpoch < s.PEpoch || i+1 < len(l.Spans) && b.PEpoch > l.Spans[i+1].PEpoch {
 		return pl, DeadEpoch
 	}
 	pl.V = b.P - s.PStart + s.VStart
@@ -96,8 +96,18 @@ func (l *Log) classifyNative(i int, s *Span, b *Batch, pl Placed) (Placed, Verdi
 		return pl, Invalid
 	case pl.VEnd > l.vLimit(i):
 		return pl, DeadRange
+	case i+1 < len(l.Spans) && !l.sameEpoch(pl):
+		return pl, DeadEpoch
 	}
 	return pl, Live
+}
+
+// sameEpoch tells whether a batch of a closed native span has the epoch that
+// the chain had there when the span was closed. After an unclean election to a
+// replica with a tail of its own it may not: the offset was another record's.
+func (l *Log) sameEpoch(pl Placed) bool {
+	e := l.Chain.At(max(pl.V, l.Start))
+	return e == -1 || e == pl.Epoch || pl.Epoch < 0
 }
 
 // Walker reads batches in physical order and adds the chain rule of DESIGN §1
