@@ -213,17 +213,17 @@ func (r *Recovery) Feed(b Batch) {
 		}
 	}
 	end := r.w.V()
-	pl, v := r.w.Next(b)
+	_, v := r.w.Next(b)
 	r.out.Count[v]++
 	switch v {
 	case Live:
 		r.live(b)
 	case Gap:
 		r.out.Gap = true
-		r.dead(b, pl, end)
+		r.dead(b, end)
 	case Hidden, Below:
 	default:
-		r.dead(b, pl, end)
+		r.dead(b, end)
 	}
 }
 
@@ -240,7 +240,7 @@ func (r *Recovery) live(b Batch) {
 }
 
 // dead counts b for hazard H1; end is the live end in front of it.
-func (r *Recovery) dead(b Batch, pl Placed, end int64) {
+func (r *Recovery) dead(b Batch, end int64) {
 	if b.Control || b.Flags&FlagHidden != 0 || r.span == 0 && !r.found {
 		return // no live record lies in front of it
 	}

@@ -124,7 +124,7 @@ func TestProduceAnswers(t *testing.T) {
 				name = string('a' + rune(topic.TopicID[0]) - 1)
 			}
 			for _, p := range topic.Partitions {
-				seen[name+string('0'+rune(p.Partition))] = p.ErrorCode
+				seen[name+string('0'+p.Partition)] = p.ErrorCode
 				if p.ErrorCode == 0 {
 					require.EqualValues(t, 77, p.BaseOffset)
 					continue
