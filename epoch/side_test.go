@@ -95,7 +95,7 @@ func (s *side) vStart() int64 {
 
 func (s *side) vEnd() int64 {
 	r := s.recovered(s.k.hw())
-	return r.VEnd
+	return max(r.VEnd, s.log().Start)
 }
 
 // position shown: a native span that has no record yet begins at LMO.

@@ -2,6 +2,7 @@ package epoch
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -205,12 +206,14 @@ func (w *sides) kept() {
 
 type hist struct {
 	*sides
-	r *rapid.T
+	// One drawn number makes all the choices of one step: they are then even,
+	// and shrinking drops whole steps.
+	r *rand.Rand
 	// loss: unclean elections happen.
 	loss, move bool
 }
 
-func (h *hist) n(n int, label string) int { return rapid.IntRange(0, n-1).Draw(h.r, label) }
+func (h *hist) n(n int, _ string) int { return h.r.IntN(n) }
 
 func (h *hist) yes(oneIn int, label string) bool { return h.n(oneIn, label) == 0 }
 
@@ -221,7 +224,7 @@ func (h *hist) op(name string, c *side) {
 	}
 	switch name {
 	case "write":
-		if len(c.k.leader().log) < 16 || h.yes(5, "more") {
+		if len(c.k.leader().log) < 16 || h.yes(3, "more") {
 			c.write(int64(1+h.n(3, "n")), "dddddca"[h.n(7, "kind")], !h.yes(8, "unacked"))
 		}
 	case "foreign":
@@ -293,7 +296,7 @@ var weights = []struct {
 	name string
 	n    int
 }{
-	{"write", 12}, {"elect", 2}, {"unclean", 1}, {"leave", 1}, {"join", 2}, {"sync", 4}, {"logstart", 1}, {"foreign", 1}, {"zombie", 2}, {"start", 2},
+	{"write", 12}, {"elect", 2}, {"unclean", 3}, {"leave", 4}, {"join", 2}, {"sync", 4}, {"logstart", 1}, {"foreign", 1}, {"zombie", 2}, {"start", 2},
 	{"align", 10}, {"mirror", 24}, {"deliver", 14}, {"crash", 1}, {"takeover", 6}, {"stop", 2}, {"stopstep", 9}, {"recover", 1}, {"drain", 1},
 }
 
@@ -312,11 +315,11 @@ func (h *hist) step() {
 		}
 	}
 	if len(act) == 0 {
-		pick = []string{"write", "write", "write", "write", "write", "start", "elect", "unclean", "zombie", "logstart", "leave", "sync", "start"}
+		pick = []string{"write", "write", "write", "write", "write", "start", "elect", "unclean", "zombie", "logstart", "leave", "sync", "start", "leave", "start", "start"}
 	} else if !h.yes(4, "any") {
 		c = act[h.n(len(act), "active")]
 	}
-	name := rapid.SampledFrom(pick).Draw(h.r, "op")
+	name := pick[h.n(len(pick), "op")]
 	if len(act) > 0 && (name == "write" || name == "logstart") {
 		for _, s := range h.all {
 			if !s.book.State.Active() {
@@ -347,16 +350,20 @@ func steps() int {
 	if n, err := strconv.Atoi(os.Getenv("LOCKSTEP_EPOCH_STEPS")); err == nil {
 		return n
 	}
-	return 150
+	return 200
 }
 
 func twoClusters(t *testing.T, loss, move bool) {
 	total := map[string]int{}
 	defer func() { t.Log(total) }()
 	rapid.Check(t, func(t *rapid.T) {
-		h := &hist{r: t, loss: loss, move: move}
+		h := &hist{loss: loss, move: move}
 		h.sides = newSides(t, func(s string) { t.Log(s) }, 3, "A", "B")
-		for range rapid.IntRange(20, steps()).Draw(t, "steps") {
+		for _, x := range rapid.SliceOfN(rapid.Uint64(), steps()/2, steps()).Draw(t, "steps") {
+			if x == 0 {
+				continue
+			}
+			h.r = rand.New(rand.NewPCG(x, 1))
 			h.step()
 			h.check()
 		}

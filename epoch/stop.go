@@ -48,7 +48,7 @@ func (l *Log) NativeLost(broker Chain, pEnd int64) *Repair {
 // of this cluster (H4). Nothing was lost that a wider span would keep, so the
 // epoch rises only as far as it must.
 func (b Book) Repair(r Repair, vEnd int64) (Book, error) {
-	n, err := b.Log.OpenNative(vEnd, r.P, r.PEpoch, 0)
+	n, err := b.Log.OpenNative(max(vEnd, b.Log.Start), r.P, r.PEpoch, 0)
 	if err != nil {
 		return b, err
 	}
@@ -181,18 +181,20 @@ func (s *Stop) Next() StopStep {
 }
 
 // lmo is the last mirrored offset: the position of the re-read log, rounded
-// down to the last batch that leaves no source transaction open (M11).
+// down to the last batch that leaves no source transaction open (M11), and not
+// below the log start: a generation that was opened at the base of the batch
+// that holds the start (F8) lies below it while it is empty.
 func (s *Stop) lmo() (int64, StopStep, bool) {
 	r := &s.Read.Recovered
 	switch {
 	case s.Compacted && r.Dead.Any():
 		return 0, StopStep{Do: StopClean, Why: "dead batches lie behind live ones"}, false
 	case !r.Open:
-		return r.Position, StopStep{}, true
+		return max(r.Position, s.Book.Log.Start), StopStep{}, true
 	case r.ClosedV < 0:
 		return 0, StopStep{Do: StopClosed, Why: "a source transaction is open at the end"}, false
 	}
-	return r.ClosedV, StopStep{}, true
+	return max(r.ClosedV, s.Book.Log.Start), StopStep{}, true
 }
 
 // unchanged: stopped before phase one's cut, the native log goes on and the

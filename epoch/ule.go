@@ -154,7 +154,7 @@ func (x *Truncation) Next() TruncStep {
 	switch {
 	case t >= x.Position:
 		return TruncStep{Do: TruncGoOn}
-	case x.t >= x.VEnd: // what is missing here below it the destination lost itself
+	case x.t >= x.VEnd, x.VEnd <= x.Start: // what is missing here below it the destination lost itself
 		return TruncStep{Do: TruncCut, T: t}
 	case !x.Support:
 		return TruncStep{Do: TruncFail, T: t, Why: fmt.Sprintf("the source lost records that are mirrored already, from offset %d on (an unclean leader election there): set %s=true to let the mirror cut them off", x.t, SettingULE)}
