@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime/pprof"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -29,7 +31,10 @@ func serveCommand() *cobra.Command {
 				}
 				defer stop()
 			}
-			return app.Run(cmd.Context(), c, app.Options{LogTo: os.Stderr})
+			hup := make(chan os.Signal, 1)
+			signal.Notify(hup, syscall.SIGHUP)
+			defer signal.Stop(hup)
+			return app.Run(cmd.Context(), c, app.Options{LogTo: os.Stderr, Reload: &app.Reload{Path: path, Now: hup}})
 		},
 	}
 	configFlag(cmd, &path)

@@ -4,10 +4,13 @@ package app
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +23,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/admin"
 	"github.com/lockstep-kafka/lockstep/internal/client"
 	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/control"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/internal/version"
@@ -31,20 +35,26 @@ import (
 type Options struct {
 	LogTo io.Writer
 	Ready chan<- struct{} // closed when clients can be served; may be nil
+	// Reload follows a configuration file; nil: the configuration stays.
+	Reload *Reload
 }
 
 // app is a process put together, not yet running.
 type app struct {
-	log    *slog.Logger
-	reg    *prometheus.Registry
-	adm    *kadm.Client
-	rf     int
-	view   *ledger.View
-	writer *ledger.Writer
-	mirror *mirror.Manager // nil: no mirror is configured
-	proxy  *proxy.Proxy
-	admin  *admin.Server // nil: no address
-	closes []func()
+	id        string // of this instance
+	log       *slog.Logger
+	switches  *switches
+	reg       *prometheus.Registry
+	adm       *kadm.Client
+	rf        int
+	view      *ledger.View
+	writer    *ledger.Writer
+	registrar *ledger.Registrar
+	control   *control.Service
+	mirror    *mirror.Manager // nil: no mirror is configured
+	proxy     *proxy.Proxy
+	admin     *admin.Server // nil: no address
+	closes    []func()
 }
 
 // Run runs until ctx ends and everything has been handed over and closed. What
@@ -56,7 +66,7 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 		return err
 	}
 	defer a.close()
-	a.log.Info("starting", "version", version.String(), "mirrors", len(c.Mirrors))
+	a.log.Info("starting", "instance", a.id, "version", version.String(), "mirrors", len(c.Mirrors))
 
 	// The proxy drains after ctx ends and still needs the view then.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -66,15 +76,16 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 		back.Go(func() error { return a.admin.Run(life) })
 	}
 	back.Go(func() error {
-		err := a.ensureLedger(life)
-		switch {
-		case life.Err() != nil:
-			return nil
-		case err != nil:
+		if err := a.ensureLedger(life); life.Err() == nil && err != nil {
 			return err
 		}
 		return a.view.Run(life)
 	})
+	back.Go(func() error { return a.registrar.Run(life) })
+	back.Go(func() error { a.compareConfigs(life); return nil })
+	if o.Reload != nil {
+		back.Go(func() error { a.reload(life, c, *o.Reload); return nil })
+	}
 	front, frontCtx := errgroup.WithContext(ctx)
 	front.Go(func() error { return a.proxy.Run(frontCtx) })
 	if a.mirror != nil {
@@ -154,7 +165,8 @@ func (a *app) close() {
 }
 
 func build(c *config.Config, o Options) (_ *app, err error) {
-	a := &app{log: newLogger(c.Log, o.LogTo), reg: prometheus.NewRegistry(), rf: c.Destination.LedgerReplicationFactor}
+	a := &app{id: instanceID(c), switches: newSwitches(c), reg: prometheus.NewRegistry(), rf: c.Destination.LedgerReplicationFactor}
+	a.log = newLogger(c.Log, &a.switches.level, o.LogTo)
 	a.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	defer func() {
 		if err != nil {
@@ -185,9 +197,15 @@ func build(c *config.Config, o Options) (_ *app, err error) {
 			return nil, err
 		}
 	}
+	a.registrar = ledger.NewRegistrar(ledger.RegistrarOptions{
+		ID: a.id, Version: version.String(), Address: c.Admin.Address, Mirrors: fingerprints(c),
+		View: a.view, Writer: a.writer, Drain: a.proxy.Drain, Logger: a.log,
+	})
+	a.control = newControl(c, a)
 	if c.Admin.Address != "" {
 		if a.admin, err = admin.New(admin.Options{
 			Address: c.Admin.Address, TokenFile: c.Admin.TokenFile, Gatherer: a.reg, Ready: a.ready, Status: a.status,
+			Routes: admin.API(a.control),
 		}); err != nil {
 			a.proxy.Close()
 			if a.mirror != nil {
@@ -263,9 +281,51 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 	return mirror.New(o)
 }
 
-func newLogger(c config.Log, to io.Writer) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.Level)) // checked with the config
+// newControl answers for operators.
+func newControl(c *config.Config, a *app) *control.Service {
+	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends}
+	for i := range c.Mirrors {
+		m := &c.Mirrors[i]
+		o.Mirrors = append(o.Mirrors, control.Mirror{Name: m.Name, Source: strings.Join(m.Source.Bootstrap, ","), Fingerprint: m.Fingerprint()})
+	}
+	return control.New(o)
+}
+
+// ends are the high watermarks of destination topics; what can't be found out
+// soon is left out.
+func (a *app) ends(ctx context.Context, topics []string) map[string]map[int32]int64 {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	listed, err := a.adm.ListEndOffsets(ctx, topics...)
+	if err != nil {
+		a.log.Debug("ends of topics not listed", "err", err)
+	}
+	out := map[string]map[int32]int64{}
+	listed.Each(func(o kadm.ListedOffset) {
+		if o.Err != nil {
+			return
+		}
+		if out[o.Topic] == nil {
+			out[o.Topic] = map[int32]int64{}
+		}
+		out[o.Topic][o.Partition] = o.Offset
+	})
+	return out
+}
+
+// instanceID is the configured id, or a name that no other process has.
+func instanceID(c *config.Config) string {
+	if c.Instance.ID != "" {
+		return c.Instance.ID
+	}
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "lockstep"
+	}
+	return host + "-" + rand.Text()[:8]
+}
+
+func newLogger(c config.Log, level slog.Leveler, to io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {
 		return slog.New(slog.NewJSONHandler(to, o))

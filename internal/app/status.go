@@ -62,5 +62,7 @@ func (a *app) status() any {
 		"ledger_read_at": a.view.FreshAt().UTC().Format(time.RFC3339Nano),
 		"partitions":     rows,
 		"broken_entries": len(a.view.Broken()),
+		"instance":       a.id,
+		"instances":      a.control.Instances(),
 	}
 }
