@@ -64,10 +64,11 @@ lint: $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## Run the linters
 
 docs: ## Write the generated pages of docs/
 	go run ./internal/docgen
+	go run ./cmd/lockstep reference > docs/cli.md.tmp && mv docs/cli.md.tmp docs/cli.md
 
 docs-check:
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && mkdir "$$tmp/docs" && go build -o "$$tmp/docgen" ./internal/docgen && \
-	(cd "$$tmp" && ./docgen) && for f in "$$tmp"/docs/*; do \
+	(cd "$$tmp" && ./docgen) && go run ./cmd/lockstep reference > "$$tmp/docs/cli.md" && for f in "$$tmp"/docs/*; do \
 	diff -u "docs/$$(basename "$$f")" "$$f" || { echo "docs/$$(basename "$$f") differs from the code: run make docs"; exit 1; }; done
 
 check: fmt-check lint docs-check ## Format, lint and generated docs, as CI looks at them

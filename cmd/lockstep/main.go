@@ -18,14 +18,10 @@ func main() {
 	err := root().ExecuteContext(ctx)
 	stop()
 	var said *saidError
-	switch {
-	case err == nil:
-	case errors.As(err, &said):
-		os.Exit(said.code)
-	default:
+	if err != nil && !errors.As(err, &said) {
 		fmt.Fprintln(os.Stderr, "lockstep:", err)
-		os.Exit(1)
 	}
+	os.Exit(exitCode(err))
 }
 
 // saidError ends the program with a code when all has been said already.
@@ -40,8 +36,34 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(serveCommand(), checkCommand(), demoCommand(), versionCommand())
+	cmd.AddCommand(
+		serveCommand(), checkCommand(), demoCommand(), versionCommand(),
+		listCommand(), describeCommand(), statusCommand(), setCommand(),
+		startCommand(), stopCommand(), pauseCommand(), resumeCommand(), recoverCommand(), deleteCommand(),
+		referenceCommand(),
+	)
+	markRuns(cmd)
 	return cmd
+}
+
+// runError is an error of a command that has run: all others are wrong usage.
+type runError struct{ err error }
+
+func (e *runError) Error() string { return e.err.Error() }
+func (e *runError) Unwrap() error { return e.err }
+
+func markRuns(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		markRuns(c)
+		if run := c.RunE; run != nil {
+			c.RunE = func(cmd *cobra.Command, args []string) error {
+				if err := run(cmd, args); err != nil {
+					return &runError{err}
+				}
+				return nil
+			}
+		}
+	}
 }
 
 // configFlag is --config of the verbs that need one.

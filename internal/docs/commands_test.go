@@ -54,13 +54,17 @@ func TestCommands(t *testing.T) {
 // Commands in running text, in backticks, name targets and verbs that exist.
 func TestInlineCommands(t *testing.T) {
 	makefile := page(t, "Makefile")
+	var verbs []string // docs/cli.md is held to the code by a test of its own
+	for _, m := range regexp.MustCompile("(?m)^## lockstep ([a-z]+)").FindAllStringSubmatch(page(t, "docs/cli.md"), -1) {
+		verbs = append(verbs, m[1])
+	}
 	for name, text := range pages(t) {
 		prose, _ := split(t, name, text)
 		for _, m := range regexp.MustCompile("`(?:DEMO_SECONDS=\\d+ )?make ([a-z-]+)`").FindAllStringSubmatch(prose, -1) {
 			require.Regexp(t, `(?m)^`+m[1]+`:`, makefile, "%s: make %s", name, m[1])
 		}
 		for _, m := range regexp.MustCompile("`lockstep ([a-z]+)[^`]*`").FindAllStringSubmatch(prose, -1) {
-			require.Contains(t, []string{"serve", "check", "demo", "version"}, m[1], "%s: lockstep %s", name, m[1])
+			require.Contains(t, verbs, m[1], "%s: lockstep %s", name, m[1])
 		}
 	}
 }

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-kafka/lockstep/internal/control"
+)
+
+func statusCommand() *cobra.Command {
+	var to target
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the running instances, the mirrors, and partitions that need attention",
+		Long: `Show the registered instances, the mirrors, and the partitions that are FAILED, that wait for an instance, or that
+are not where they are wanted.
+
+` + exitCodes,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := to.client(cmd)
+			if err != nil {
+				return err
+			}
+			var got struct {
+				Instances  []control.Instance     `json:"instances"`
+				Mirrors    []control.MirrorStatus `json:"mirrors"`
+				Partitions []control.Partition    `json:"partitions"` // those that need attention
+			}
+			if err := c.Get(cmd.Context(), "/v1/instances", nil, &got); err != nil {
+				return err
+			}
+			if err := c.Get(cmd.Context(), "/v1/mirrors", nil, &got); err != nil {
+				return err
+			}
+			var all struct {
+				Partitions []control.Partition `json:"partitions"`
+			}
+			if err := c.Get(cmd.Context(), "/v1/partitions", nil, &all); err != nil {
+				return err
+			}
+			got.Partitions = []control.Partition{}
+			for _, p := range all.Partitions {
+				if p.Error != "" || p.Pending != "" || len(p.WaitingFor) > 0 || p.Desired != "" && p.Desired != p.State {
+					got.Partitions = append(got.Partitions, p)
+				}
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), got)
+			}
+			if err := printInstances(cmd, got.Instances); err != nil {
+				return err
+			}
+			if err := printMirrors(cmd, got.Mirrors); err != nil {
+				return err
+			}
+			if len(got.Partitions) == 0 {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "All %d partitions are where they are wanted.\n", len(all.Partitions))
+				return err
+			}
+			return printPartitions(cmd, got.Partitions)
+		},
+	}
+	to.flags(cmd)
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func printInstances(cmd *cobra.Command, is []control.Instance) error {
+	rows := make([]table.Row, 0, len(is))
+	for _, i := range is {
+		state := "live"
+		if !i.Live {
+			state = "away"
+		}
+		name := i.ID
+		if i.Self {
+			name += " (answers this)"
+		}
+		rows = append(rows, table.Row{name, state, i.Lease.Format(time.RFC3339), i.Version, i.Address})
+	}
+	return printTable(cmd.OutOrStdout(), table.Row{"instance", "state", "lease until", "version", "admin address"}, rows)
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-kafka/lockstep/internal/control"
+)
+
+func stopCommand() *cobra.Command {
+	v := &verb{}
+	v.print = printLeft
+	return v.command(control.Stop, "Stop mirroring and let clients write here: failover",
+		`Stop mirroring and let clients write here, with the offsets and epochs going on where the source's ended. Needs no source:
+it works when the source is gone. Prints for each partition what was left behind: the first source offset that is not here,
+epoch and timestamp of the last mirrored batch, and the source's last known end.`)
+}
+
+func printLeft(cmd *cobra.Command, r *control.Result) error {
+	rows := make([]table.Row, 0, len(r.Partitions))
+	for _, o := range r.Partitions {
+		row := table.Row{o.Mirror, o.Topic, o.Partition.Partition, o.State, "-", "-", "-", "-", "-", outcomeNotes(o)}
+		if l := o.Left; l != nil && o.Outcome == control.OutcomeDone {
+			row[4], row[5], row[7] = num(l.Offset), num(l.Epoch), num(l.SourceEnd)
+			if l.Timestamp >= 0 {
+				row[6] = timestamp(l.Timestamp)
+			}
+			if l.SourceEnd >= 0 && l.Offset >= 0 {
+				row[8] = num(max(l.SourceEnd-l.Offset, 0))
+			}
+		}
+		rows = append(rows, row)
+	}
+	return printTable(cmd.OutOrStdout(), table.Row{
+		"mirror", "topic", "partition", "state", "mirrored up to", "epoch", "timestamp", "source's known end", "left behind", "notes",
+	}, rows, 10)
+}
+
+// timestamp shows a record's timestamp, milliseconds since 1970; what no
+// calendar has stays a number.
+func timestamp(ms int64) string {
+	const year9999 = 253402300799999
+	if ms < 0 || ms > year9999 {
+		return num(ms)
+	}
+	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z")
+}
