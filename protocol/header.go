@@ -34,12 +34,6 @@ func (h RequestHeader) Name() string {
 	return fmt.Sprintf("key %d", h.Key)
 }
 
-// RawSASLFollows: after the answer to this request (when it carries no error)
-// the client's frames have no header: SaslHandshake v0 is followed by bare SASL
-// tokens, a size and the token, answered the same way, until authentication is
-// over (KIP-43). ParseRequestHeader must not be called on them.
-func (h RequestHeader) RawSASLFollows() bool { return h.Key == KeySaslHandshake && h.Version == 0 }
-
 // ParseRequestHeader reads the header of frame (without its 4-byte size).
 //
 // An unknown key gives ErrUnknownAPI (Key, Version and CorrelationID are set,

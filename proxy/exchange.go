@@ -30,12 +30,17 @@ type exchange interface {
 	// Ask sends req upstream on this client's own, authenticated connection,
 	// with the client's client id; the version is req.GetVersion(). cb gets the
 	// response's body (after its header, error codes uninterpreted); the body
-	// may be changed in place and lives until the exchange ends. Several may be
-	// outstanding: answers come in the order of the calls.
+	// may be changed in place and lives until Release or the end of the
+	// exchange. Several may be outstanding: answers come in the order of the calls.
 	Ask(req kmsg.Request, cb func(body []byte, err error))
 	// AskFrame is Ask with a body encoded by the caller; bufs (everything after
 	// the request header) are not kept after the call.
 	AskFrame(key, version int16, bufs [][]byte, cb func(body []byte, err error))
+	// Release gives back the buffer of an answer, body as cb got it, once the
+	// caller and everything that aliases it is done with it; nil and bodies given
+	// back before are no-ops. Without it the buffer lives until the exchange ends:
+	// who asks often must release, so that one exchange holds about two answers.
+	Release(body []byte)
 	// UpstreamVersion is the range of versions of an API that both the broker
 	// behind this connection speaks and we have reviewed.
 	UpstreamVersion(key int16) (minVersion, maxVersion int16, ok bool)

@@ -29,6 +29,7 @@ type fetch struct {
 
 	resp     protocol.FetchResponse // newest answer of the broker
 	ruResp   protocol.FetchResponse // of the read_uncommitted side request (H16)
+	held     [][]byte               // their buffers
 	throttle int32
 }
 
@@ -137,6 +138,7 @@ func (f *fetch) send(parts []*fetchPart, wait time.Duration, isolation int8, int
 	}
 	f.x.AskFrame(protocol.KeyFetch, q.Version, [][]byte{q.AppendTo(nil)}, func(body []byte, err error) {
 		if err == nil {
+			f.held = append(f.held, body)
 			err = into.Decode(q.Version, body)
 		}
 		if err != nil {
@@ -210,6 +212,10 @@ func (f *fetch) again() {
 	for _, r := range f.readers {
 		r.bounded = false
 	}
+	for _, body := range f.held { // nothing of it will be shown
+		f.x.Release(body)
+	}
+	f.held = f.held[:0]
 	f.plan(0, f.ask)
 }
 

@@ -71,14 +71,40 @@ func newHandlers(o handlerOptions) *handlers {
 // last connection has gone.
 func (h *handlers) wait() { h.work.wait() }
 
-// takes: the five APIs whose requests name offsets, epochs or records of
-// partitions, once there is a mirror topic at all.
+// takes: the APIs whose requests name offsets, epochs or records of partitions,
+// and those that may be refused, once there is a mirror topic at all.
 func (h *handlers) takes(hdr protocol.RequestHeader) bool {
-	switch hdr.Key {
-	case protocol.KeyProduce, protocol.KeyFetch, protocol.KeyListOffsets, protocol.KeyDeleteRecords, protocol.KeyOffsetForLeaderEpoch:
-		return len(h.view.Topics()) > 0
+	return h.handlerOf(hdr.Key) != nil && len(h.view.Topics()) > 0
+}
+
+func (h *handlers) handlerOf(key int16) func(x exchange, version int16, body []byte) {
+	switch key {
+	case protocol.KeyProduce:
+		return h.handleProduce
+	case protocol.KeyFetch:
+		return h.handleFetch
+	case protocol.KeyListOffsets:
+		return h.handleListOffsets
+	case protocol.KeyDeleteRecords:
+		return h.handleDeleteRecords
+	case protocol.KeyOffsetForLeaderEpoch:
+		return h.handleOffsetForLeaderEpoch
+	case protocol.KeyDeleteTopics:
+		return h.handleDeleteTopics
+	case protocol.KeyCreatePartitions:
+		return h.handleCreatePartitions
+	case protocol.KeyAlterConfigs:
+		return h.handleAlterConfigs
+	case protocol.KeyIncrementalAlterConfigs:
+		return h.handleIncrementalAlterConfigs
+	case protocol.KeyShareFetch:
+		return h.handleShareFetch
+	case protocol.KeyShareAcknowledge:
+		return h.handleShareAcknowledge
+	case protocol.KeyAlterShareOffsets:
+		return h.handleAlterShareOffsets
 	}
-	return false
+	return nil
 }
 
 // concerns says whether a frame names a mirror topic, or is part of a fetch
@@ -102,20 +128,11 @@ func (h *handlers) concerns(hdr protocol.RequestHeader, frame []byte) bool {
 func (h *handlers) handle(x exchange) {
 	hdr := x.Header()
 	body := x.Frame()[hdr.HeaderLen:]
-	switch hdr.Key {
-	case protocol.KeyProduce:
-		h.handleProduce(x, hdr.Version, body)
-	case protocol.KeyFetch:
-		h.handleFetch(x, hdr.Version, body)
-	case protocol.KeyListOffsets:
-		h.handleListOffsets(x, hdr.Version, body)
-	case protocol.KeyDeleteRecords:
-		h.handleDeleteRecords(x, hdr.Version, body)
-	case protocol.KeyOffsetForLeaderEpoch:
-		h.handleOffsetForLeaderEpoch(x, hdr.Version, body)
-	default:
-		x.Forward()
+	if handle := h.handlerOf(hdr.Key); handle != nil {
+		handle(x, hdr.Version, body)
+		return
 	}
+	x.Forward()
 }
 
 // badRequest closes a connection whose request can't be read.

@@ -30,6 +30,13 @@ func (v *fakeView) TopicsVersion() uint64                { return v.version }
 func (v *fakeView) Topics() map[string]bool              { return v.topics }
 func (v *fakeView) Topic(t string) bool                  { return v.topics[t] }
 func (v *fakeView) TopicByID(id [16]byte) (string, bool) { n, ok := v.ids[id]; return n, ok }
+func (v *fakeView) All() (all []*ledger.Partition) {
+	for _, p := range v.parts {
+		all = append(all, p)
+	}
+	return all
+}
+
 func (v *fakeView) Partition(t string, p int32) *ledger.Partition {
 	return v.parts[partKey{t, p}]
 }
@@ -43,8 +50,9 @@ type bench struct {
 	now  time.Time
 	st   *connState
 	// onWait runs whenever virtual time passes.
-	onWait   func()
-	maxFetch int16
+	onWait     func()
+	maxFetch   int16
+	mostBodies int // answers that one exchange held at once, at most
 }
 
 func newBench(t testing.TB) *bench { return newBenchOn(t, t) }
@@ -110,6 +118,8 @@ type fakeExchange struct {
 	posts chan func()
 	timer []fakeTimer
 	done  *result
+
+	bodies map[*byte]bool // answers not given back yet
 }
 
 type fakeTimer struct {
@@ -150,8 +160,25 @@ func (x *fakeExchange) AskFrame(key, version int16, bufs [][]byte, cb func([]byt
 		if f, ok := req.(*kmsg.FetchRequest); ok && f.MaxWaitMillis > 0 && !x.b.ready(f) {
 			x.b.pass(time.Duration(f.MaxWaitMillis) * time.Millisecond)
 		}
-		cb(x.b.sim.answer(req).AppendTo(nil), nil)
+		body := x.b.sim.answer(req).AppendTo(nil)
+		if x.bodies == nil {
+			x.bodies = map[*byte]bool{}
+		}
+		x.bodies[&body[0]] = true
+		x.b.mostBodies = max(x.b.mostBodies, len(x.bodies))
+		cb(body, nil)
 	})
+}
+
+// Release poisons what is given back.
+func (x *fakeExchange) Release(body []byte) {
+	if len(body) == 0 || !x.bodies[&body[0]] {
+		return
+	}
+	delete(x.bodies, &body[0])
+	for i := range body {
+		body[i] = 0xEE
+	}
 }
 
 // ready says whether a broker would answer a Fetch at once.

@@ -103,10 +103,11 @@ type sim struct {
 	t       require.TestingT
 	parts   map[partKey]*simPart
 	ids     map[[16]byte]string
-	deny    map[string]map[int16]int16 // topic → api key → error
-	asked   []kmsg.Request             // all but the forwarded
-	reads   int                        // partitions fetched
-	onFetch func()                     // before a main Fetch (v13+, or by a client) is answered
+	deny    map[string]map[int16]int16       // topic → api key → error
+	asked   []kmsg.Request                   // all but the forwarded
+	reads   int                              // partitions fetched
+	admin   func(kmsg.Request) kmsg.Response // the APIs of administrators
+	onFetch func()                           // before a main Fetch (v13+, or by a client) is answered
 }
 
 func newSim(t require.TestingT) *sim {
@@ -146,8 +147,10 @@ func (s *sim) answer(req kmsg.Request) kmsg.Response {
 	case *kmsg.DeleteRecordsRequest:
 		return s.deleteRecords(q)
 	}
-	require.FailNow(s.t, "unexpected request", "%T", req)
-	return nil
+	if s.admin == nil {
+		require.FailNow(s.t, "unexpected request", "%T", req)
+	}
+	return s.admin(req)
 }
 
 func (s *sim) fetch(q *kmsg.FetchRequest) kmsg.Response {

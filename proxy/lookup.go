@@ -1,12 +1,15 @@
 package proxy
 
 import (
+	"bytes"
+
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
-// hit is a live batch, as it lies in an answer's buffer.
+// hit is a live batch: a copy when a look-up found it, a piece of the answer in
+// a Fetch.
 type hit struct {
 	batch protocol.Batch
 	head  epoch.Batch
@@ -23,7 +26,7 @@ func (r *reader) firstLive(l *epoch.Log, from, to int64, cb func(h hit, ok bool,
 		at, live, ahead := place(l, e)
 		switch {
 		case live:
-			found = hit{b, e, at}
+			found = hit{bytes.Clone(b), e, at} // the read's buffer goes
 		case !ahead:
 			dead = e.PEnd()
 		}

@@ -243,3 +243,37 @@ func TestExchangeRespectsBacklog(t *testing.T) {
 	_, peak := p.engine.held()
 	require.LessOrEqual(t, peak, bound(p)+int64(len(body)))
 }
+
+// An exchange that asks often and gives answers back holds one of them at a time.
+func TestExchangeReleases(t *testing.T) {
+	leakCheck(t)
+	answer := make([]byte, 256<<10)
+	p := testProxy(t, scriptedBroker(t, serveFrames(func(_ protocol.RequestHeader, _ []byte) []byte { return answer })), func(o *Options) {
+		o.handler = &stubHandler{key: protocol.KeyListOffsets, do: func(x exchange) {
+			left := 50
+			var again func()
+			again = func() {
+				x.AskFrame(keyHeartbeat, 0, nil, func(body []byte, err error) {
+					require.NoError(t, err)
+					require.Len(t, body, len(answer))
+					if left--; left > 0 {
+						again()
+						x.Release(body)
+						x.Release(body) // no-op
+						x.Release(nil)
+						return
+					}
+					x.Reply([][]byte{body[:3]})
+					x.Release(body)
+				})
+			}
+			again()
+		}}
+	})
+	c := dialRaw(t, p)
+	c.send(request(protocol.KeyListOffsets, 1, 2, nil, nil))
+	_, body := c.answer()
+	require.Len(t, body, 3)
+	_, most := p.engine.held()
+	require.Less(t, most, int64(4*len(answer)))
+}

@@ -23,11 +23,13 @@ const (
 	probeBytes     int32 = 1        // one batch: a broker always returns the first whole
 	scanBytes      int32 = 64 << 10 // first read of a scan
 	maxScanBytes   int32 = 1 << 20  // what a scan's reads grow to
-	maxLookupBytes int64 = 32 << 20 // an exchange, which keeps its answers till its end, asks the client to come again after so many
+	maxLookupBytes int64 = 32 << 20 // an exchange asks the client to come again after reading so many
 )
 
 // ask sends a request upstream as the client and decodes the answer. When that
-// fails the connection is closed, and cb is not called.
+// fails the connection is closed, and cb is not called. The answer's buffer is
+// given back when cb returns: records in it (Fetch, ShareFetch) must be used up
+// or copied by then; kmsg copies everything else.
 func ask[R kmsg.Response](x exchange, req kmsg.Request, cb func(R)) {
 	x.Ask(req, func(body []byte, err error) {
 		if err != nil {
@@ -42,6 +44,7 @@ func ask[R kmsg.Response](x exchange, req kmsg.Request, cb func(R)) {
 			return
 		}
 		cb(resp.(R))
+		x.Release(body)
 	})
 }
 
@@ -58,7 +61,7 @@ type reader struct {
 	bounded    bool
 }
 
-// chunk is one answer.
+// chunk is one answer; its records live until the callback returns.
 type chunk struct {
 	code    int16
 	records []byte

@@ -185,10 +185,10 @@ func (p *Proxy) Close() {
 // requests finish, and returns when the last connection is closed, or after
 // limits.DrainTimeout. It returns nil then.
 func (p *Proxy) Run(ctx context.Context) error {
-	if p.view != nil && p.view.WaitReady(ctx) != nil {
-		// Before the first full read of the ledger nobody knows which topics are
-		// mirrors: nothing may pass (hazard H10). The ports are bound, so clients
-		// that come early wait.
+	// Before the first full read of the ledger nobody knows which topics are
+	// mirrors: nothing may pass (hazard H10). The ports are bound, so clients
+	// that come early wait.
+	if p.view != nil && p.view.WaitReady(ctx) != nil && ctx.Err() != nil {
 		p.Close()
 		return nil
 	}

@@ -178,12 +178,12 @@ func (s *session) inspect(b []byte) (need int, h requestHead, err error) {
 		return 0, h, nil
 	case h.version < api.Min || h.version > api.Max:
 		return 0, h, fmt.Errorf("%w: %s version %d, offered are %d to %d", errUnknownAPI, api.Name, h.version, api.Min, api.Max)
-	case (protocol.RequestHeader{Key: h.key, Version: h.version}).RawSASLFollows():
-		// Bare SASL tokens follow, whose end can't be told from a request.
-		return 0, h, fmt.Errorf("%w: SaslHandshake version 0 is not supported, use a client from 2017 or later", errUnknownAPI)
 	}
 	if s.p.handler.takes(protocol.RequestHeader{Key: h.key, Version: h.version, CorrelationID: h.corr}) {
 		h.verdict = reqBuffer
+		if most := api.MaxHandled(s.p.limits.MaxFrameBytes); size > most {
+			return 0, h, fmt.Errorf("%w: %s with %d bytes, at most %d are looked into for mirror topics", protocol.ErrFrameTooLarge, api.Name, size, most)
+		}
 		return 0, h, nil
 	}
 	if h.key == protocol.KeyProduce {

@@ -33,7 +33,7 @@ func (p *Proxy) answerKind(key, version int16) respKind {
 			return respTail
 		}
 	case protocol.KeyApiVersions, protocol.KeyMetadata, protocol.KeyFindCoordinator, protocol.KeyDescribeCluster,
-		protocol.KeyDescribeTopicPartitions, protocol.KeyShareAcknowledge:
+		protocol.KeyDescribeTopicPartitions, protocol.KeyShareAcknowledge, protocol.KeyDescribeProducers, protocol.KeyDescribeShareOffsets:
 		return respRewrite
 	case protocol.KeyProduce:
 		if version >= 10 { // node endpoints, leader epochs

@@ -6,12 +6,22 @@ import (
 
 // response shows the leader epochs of mirror topics in passed-through answers:
 // physical epoch + bump, -1 stays (M13); in Metadata, DescribeTopicPartitions
-// and the share APIs' CurrentLeader. Produce and Fetch answers of mirror topics
+// and the share APIs' CurrentLeader; and offsets (rewritten_offsets.go). Produce and Fetch answers of mirror topics
 // are made by their handlers.
 func (h *handlers) response(key, version int16, body []byte) ([]byte, error) {
 	switch key {
 	case protocol.KeyFetch:
 		return body, h.noMirrors(version, body)
+	case protocol.KeyDescribeProducers:
+		if len(h.view.Topics()) > 0 {
+			return h.describeProducers(version, body)
+		}
+		return body, nil
+	case protocol.KeyDescribeShareOffsets:
+		if len(h.view.Topics()) > 0 {
+			return h.describeShareOffsets(version, body)
+		}
+		return body, nil
 	case protocol.KeyMetadata, protocol.KeyDescribeTopicPartitions, protocol.KeyShareFetch, protocol.KeyShareAcknowledge:
 	default:
 		return body, nil

@@ -166,7 +166,7 @@ func (r *reader) lastLive(l *epoch.Log, low, hi, stride int64, cb func(h hit, ok
 	r.scan(l, from, hi, size, func(b protocol.Batch, e epoch.Batch) bool {
 		at, live, ahead := place(l, e)
 		if live {
-			last = hit{b, e, at}
+			last = hit{append(last.batch[:0], b...), e, at} // the read's buffer goes
 		}
 		dead = dead && !live && !ahead
 		return true

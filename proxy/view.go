@@ -18,6 +18,7 @@ type ledgerView interface {
 	Topic(topic string) bool
 	TopicByID(id [16]byte) (string, bool)
 	Partition(topic string, partition int32) *ledger.Partition
+	All() []*ledger.Partition
 }
 
 // usable says whether anything can be answered from a partition's snapshot:

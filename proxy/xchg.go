@@ -86,6 +86,26 @@ func (x *xchg) answered(a awaited, frame []byte, n int, err error) {
 	a.cb(frame[n:], nil)
 }
 
+func (x *xchg) Release(body []byte) {
+	if cap(body) == 0 {
+		return
+	}
+	for i, frame := range x.bodies {
+		// Bodies are the tails of their frames' buffers.
+		if cap(frame) < cap(body) || &frame[:cap(frame)][cap(frame)-1] != &body[:cap(body)][cap(body)-1] {
+			continue
+		}
+		last := len(x.bodies) - 1
+		x.bodies[i] = x.bodies[last]
+		x.bodies[last] = nil
+		x.bodies = x.bodies[:last]
+		l := x.s.l
+		l.hold(-len(frame))
+		l.after(func() { l.putFrame(frame) })
+		return
+	}
+}
+
 func (x *xchg) Reply(body [][]byte) {
 	if x.over {
 		return
