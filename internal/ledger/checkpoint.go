@@ -19,6 +19,7 @@ type Checkpoint struct {
 	// ones included; -1: none.
 	LastEpoch int32
 	EndShown  int64 // highest virtual end ever shown to a client (H12)
+	SourceEnd int64 // the source's last known end, -1: none
 	Open      bool  // a source transaction was open at Position (M11)
 
 	At time.Time

@@ -45,6 +45,7 @@ type recordJSON struct {
 	SourceLineage string       `json:"sourceLineage,omitempty"`
 	SourcePast    []epoch.Past `json:"sourcePast,omitempty"`
 	Left          *Left        `json:"left,omitempty"`
+	Checked       int32        `json:"checked,omitempty"`
 }
 
 type commandJSON struct {
@@ -70,6 +71,7 @@ type checkpointJSON struct {
 	Position  int64 `json:"position"`
 	LastEpoch int32 `json:"lastEpoch"`
 	EndShown  int64 `json:"endShown"`
+	SourceEnd int64 `json:"sourceEnd"`
 	Open      bool  `json:"open,omitempty"`
 
 	At       time.Time `json:"at"`
@@ -137,7 +139,7 @@ func decodeRecord(k Key, value []byte) (*Record, error) {
 		Log:     j.Log,
 		Lineage: j.Lineage, TopicID: j.TopicID, SourceTopicID: j.SourceTopicID, SourceCluster: j.SourceCluster,
 		Path: j.Path, Pairs: j.Pairs, DiscardLocal: j.DiscardLocal,
-		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left,
+		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left, Checked: j.Checked,
 	}
 	if err := r.Log.Validate(); err != nil {
 		return nil, fmt.Errorf("virtual log: %w", err)
@@ -155,7 +157,7 @@ func decodeCheckpoint(k Key, value []byte) (*Checkpoint, error) {
 	}
 	return &Checkpoint{
 		Topic: j.Topic, Partition: j.Partition, Lineage: j.Lineage, Gen: j.Gen,
-		V: j.VEnd, ChainEnd: j.ChainEnd, P: j.P, Position: j.Position, LastEpoch: j.LastEpoch, EndShown: j.EndShown, Open: j.Open,
+		V: j.VEnd, ChainEnd: j.ChainEnd, P: j.P, Position: j.Position, LastEpoch: j.LastEpoch, EndShown: j.EndShown, SourceEnd: j.SourceEnd, Open: j.Open,
 		At: j.At, Released: j.Released,
 	}, nil
 }
@@ -242,7 +244,7 @@ func (r *Record) Encode() ([]byte, error) {
 		Log:     r.Log,
 		Lineage: r.Lineage, TopicID: r.TopicID, SourceTopicID: r.SourceTopicID, SourceCluster: r.SourceCluster,
 		Path: r.Path, Pairs: r.Pairs, DiscardLocal: r.DiscardLocal,
-		CommandSeq: r.CommandSeq, Past: r.Past, SourceLineage: r.SourceLineage, SourcePast: r.SourcePast, Left: r.Left,
+		CommandSeq: r.CommandSeq, Past: r.Past, SourceLineage: r.SourceLineage, SourcePast: r.SourcePast, Left: r.Left, Checked: r.Checked,
 	}))
 }
 
@@ -262,7 +264,7 @@ func (r *Record) check(b []byte, err error) ([]byte, error) {
 func (c *Checkpoint) Encode() ([]byte, error) {
 	b, err := json.Marshal(checkpointJSON{
 		V: Format, Topic: c.Topic, Partition: c.Partition, Lineage: c.Lineage, Gen: c.Gen,
-		VEnd: c.V, ChainEnd: c.ChainEnd, P: c.P, Position: c.Position, LastEpoch: c.LastEpoch, EndShown: c.EndShown, Open: c.Open,
+		VEnd: c.V, ChainEnd: c.ChainEnd, P: c.P, Position: c.Position, LastEpoch: c.LastEpoch, EndShown: c.EndShown, SourceEnd: c.SourceEnd, Open: c.Open,
 		At: c.At, Released: c.Released,
 	})
 	if err != nil {

@@ -34,13 +34,13 @@ func sampleRecord() *Record {
 		Pairs:        []Pair{{Cluster: "a", TopicID: ID{9}, Lineage: "x", LME: -1, LMO: -1}},
 		DiscardLocal: true,
 		CommandSeq:   5, Past: []epoch.Past{{Lineage: "l0", Below: 9}}, SourceLineage: "sl", SourcePast: []epoch.Past{{Lineage: "sl0", Below: 3}},
-		Left: &Left{Offset: 60, Epoch: 4, Timestamp: 1700000000000, SourceEnd: 70, At: time.Unix(3, 0).UTC()},
+		Left: &Left{Offset: 60, Epoch: 4, Timestamp: 1700000000000, SourceEnd: 70, At: time.Unix(3, 0).UTC()}, Checked: 3,
 	}
 }
 
 func sampleCheckpoint() *Checkpoint {
 	return &Checkpoint{
-		Topic: "orders", Partition: 3, Lineage: "l1", Gen: 2, V: 60, ChainEnd: 59, P: 80, Position: 61, LastEpoch: 4, EndShown: 60,
+		Topic: "orders", Partition: 3, Lineage: "l1", Gen: 2, V: 60, ChainEnd: 59, P: 80, Position: 61, LastEpoch: 4, EndShown: 60, SourceEnd: 66,
 		Open: true, At: time.Date(2026, 5, 1, 10, 0, 0, 5, time.UTC), Released: true,
 	}
 }

@@ -89,6 +89,10 @@ type Record struct {
 	SourceLineage string
 	SourcePast    []epoch.Past
 	Left          *Left // what the newest stop left behind
+	// Checked is, while STOPPED, the destination's leader epoch up to which the
+	// native span was found whole (H4, F5): under a later one clients are
+	// answered retriable errors until the owner has looked.
+	Checked int32
 }
 
 // Left is what a stop leaves behind: up to where the source was mirrored, and
