@@ -40,7 +40,7 @@ func root() *cobra.Command {
 		serveCommand(), checkCommand(), demoCommand(), versionCommand(),
 		listCommand(), describeCommand(), statusCommand(), setCommand(),
 		startCommand(), stopCommand(), pauseCommand(), resumeCommand(), recoverCommand(), deleteCommand(),
-		referenceCommand(),
+		divergedCommand(), referenceCommand(),
 	)
 	markRuns(cmd)
 	return cmd
