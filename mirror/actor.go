@@ -32,7 +32,8 @@ func backoff(n int, lo, hi time.Duration) time.Duration {
 
 // setTodoErr makes the partition fail. mu is held.
 func (p *Partition) setTodoErr(err error) {
-	if p.phase == phaseClosed || p.phase == phaseFailed {
+	switch p.phase {
+	case phaseClosed, phaseFailed, phaseWatch, phaseIdle:
 		return
 	}
 	p.todo.err = err
@@ -126,18 +127,7 @@ func (p *Partition) begin() bool {
 		return false
 	}
 	p.rec, p.log = snap.Record, snap.Log
-	switch p.rec.State {
-	case epoch.StateLogAlignment, epoch.StateEpochFencing, epoch.StateULERecovery, epoch.StateMirroring:
-		p.phase = phaseRecover
-		p.todo.regen = &regen{why: "take-over"}
-	case epoch.StateFailed:
-		p.phase = phaseFailed
-		p.errOp = p.rec.Error
-		p.report()
-	default:
-		p.phase = phaseIdle
-	}
-	p.wake.wake()
+	p.enter("take-over")
 	return true
 }
 
@@ -146,17 +136,44 @@ func (p *Partition) nextJob() func(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.phase == phaseClosed || p.phase == phaseIdle:
+	case p.phase == phaseClosed:
 		return nil
+	case p.command() != nil || p.stepDue():
+		return p.obey
 	case p.todo.err != nil && p.phase != phaseFailed:
 		return p.failed
-	case p.phase == phaseFailed:
+	}
+	switch p.phase {
+	case phaseFailed:
 		if p.rec.Retries >= p.eng.Tuning.RetryAttempts || p.rec.Retries < 0 {
 			return nil
 		}
 		return p.retry
-	case p.phase == phaseRecover:
+	case phaseRecover:
 		return p.recover
+	case phaseAlign:
+		return p.align
+	case phaseAwait:
+		return p.await
+	case phasePause:
+		return p.pausing
+	case phaseStop:
+		return p.stopping
+	case phaseWatch:
+		if p.watchDue() {
+			return p.watch
+		}
+		return nil
+	case phaseRun:
+		return p.runJob()
+	}
+	return nil
+}
+
+// runJob takes what a partition has to do besides fetching and writing. mu is
+// held.
+func (p *Partition) runJob() func(context.Context) error {
+	switch {
 	case p.todo.inspect != nil:
 		return p.inspect
 	case p.todo.ask != nil && len(p.queue) == 0 && p.inflight == nil:
@@ -208,11 +225,18 @@ func (p *Partition) assign(ctx context.Context) error {
 		return nil
 	}
 	l = l.WithEpoch(it.epoch, it.base)
+	state := epoch.StateMirroring
 	if it.epoch > l.Shown(pe) {
+		// Nothing of it is appended before the raise is in the ledger.
 		p.slog.Info("state", "to", epoch.StateEpochFencing, "epoch", it.epoch, "shown", l.Shown(pe))
+		state = epoch.StateEpochFencing
 	}
 	l = p.raised(l, sle, pe)
-	if err := p.put(ctx, func(r *ledger.Record) { r.Log = *l }); err != nil {
+	err := p.put(ctx, func(r *ledger.Record) { r.Log, r.State = *l, state })
+	if err == nil && state != epoch.StateMirroring {
+		err = p.put(ctx, func(r *ledger.Record) { r.State = epoch.StateMirroring })
+	}
+	if err != nil {
 		p.mu.Lock()
 		p.todo.assign = true
 		p.mu.Unlock()
@@ -228,7 +252,7 @@ func (p *Partition) assign(ctx context.Context) error {
 // raised is l with a bump such that the epoch shown stays above the source's
 // leader epoch sle.
 func (p *Partition) raised(l *epoch.Log, sle, pe int32) *epoch.Log {
-	if sle <= l.Shown(pe)-bumpMargin {
+	if !p.near(sle, l, pe) {
 		return l
 	}
 	n := *l
@@ -278,6 +302,7 @@ func (p *Partition) failed(ctx context.Context) error {
 	p.dropQueue()
 	p.settled()
 	p.phase = phaseFailed
+	p.al, p.st, p.pending, p.waiting, p.retryAt = nil, nil, nil, nil, time.Time{}
 	p.errOp = f.Error()
 	p.report()
 	p.todo = todo{advance: -1}
@@ -325,23 +350,35 @@ func (p *Partition) retry(ctx context.Context) error {
 	p.mu.Lock()
 	n := max(p.rec.Retries, 1)
 	prev := p.rec.Previous
+	if p.retryAt.IsZero() {
+		p.retryAt = time.Now().Add(backoff(n-1, p.eng.Tuning.RetryMin, p.eng.Tuning.RetryMax))
+	}
+	wait := time.Until(p.retryAt)
 	p.mu.Unlock()
-	pause(ctx, backoff(n-1, p.eng.Tuning.RetryMin, p.eng.Tuning.RetryMax))
-	if ctx.Err() != nil {
+	if wait > 0 { // a command ends it
+		p.rest(ctx, wait)
 		return ctx.Err()
+	}
+	switch prev {
+	case epoch.StateEpochFencing, epoch.StateULERecovery, epoch.StateMirroring:
+		// The ledger says so again with the write that recover makes.
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.idleOnly {
+			p.rec.Retries = -1
+			return nil
+		}
+		p.retryAt = time.Time{}
+		p.phase = phaseRecover
+		p.todo = todo{advance: -1, regen: &regen{why: "retry"}}
+		return nil
+	}
+	if err := p.put(ctx, func(r *ledger.Record) { r.State = r.Previous }); err != nil {
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.phase != phaseFailed {
-		return nil
-	}
-	if prev == epoch.StatePaused || prev == epoch.StatePausing || prev == epoch.StateStopping {
-		p.phase = phaseIdle
-		return nil
-	}
-	// The ledger says MIRRORING again with the write that recover makes.
-	p.phase = phaseRecover
-	p.todo = todo{advance: -1, regen: &regen{why: "retry"}}
+	p.enter("retry")
 	return nil
 }
 

@@ -30,78 +30,105 @@ func (p *Partition) askSource(ctx context.Context) error {
 	p.mu.Lock()
 	a, t, l, src := p.todo.ask, p.tail, p.log, p.src
 	p.mu.Unlock()
-	chain := l.Chain.AdvanceStart(l.Start)
-	cut, again := t.position, false
+	start := max(l.Start, l.Spans[0].VStart)
+	x := &epoch.Truncation{
+		Chain: l.Chain.AdvanceStart(l.Start), Position: t.position, VEnd: t.vEnd, RereadEnd: t.position, Start: start,
+		Support: p.eng.Unclean(p.topic), Compacted: p.compacted,
+	}
 	switch a.kind {
 	case askDiverging:
-		cut, again = chain.TruncateTo(a.epoch, a.end, t.position)
+		x.Diverging(a.epoch, a.end)
 	case askStable:
-		cut = a.end
-	case askRange, askEpoch:
-		err := p.eng.src.with(ctx, src.addr, func(c *kconn.Conn) error {
+		x.Unstable()
+	case askRange:
+		x.OutOfRange()
+	case askEpoch:
+		x.Ask()
+	}
+	var step epoch.TruncStep
+	err := p.eng.src.with(ctx, src.addr, func(c *kconn.Conn) (err error) {
+		step, err = p.truncation(ctx, c, x, src)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.truncate(ctx, a, step, t, src)
+}
+
+// truncation asks the source what x wants to know.
+func (p *Partition) truncation(ctx context.Context, c *kconn.Conn, x *epoch.Truncation, src leader) (epoch.TruncStep, error) {
+	for {
+		step := x.Next()
+		switch step.Do {
+		case epoch.TruncAskEnd:
+			e, end, err := endOfEpoch(ctx, c, p.topic, p.partition, src.epoch, step.Epoch)
+			if err != nil {
+				return step, err
+			}
+			x.Diverging(e, end)
+		case epoch.TruncAskLSO:
+			lso, err := stableOffset(ctx, c, p.topic, p.partition, src.epoch)
+			if err != nil {
+				return step, err
+			}
+			x.Stable(lso)
+		case epoch.TruncAskEnds:
 			start, err := listOffset(ctx, c, p.topic, p.partition, src.epoch, tsEarliest)
 			if err != nil {
-				return err
+				return step, err
 			}
 			end, err := listOffset(ctx, c, p.topic, p.partition, src.epoch, tsLatest)
 			if err != nil {
-				return err
+				return step, err
 			}
-			act, at := epoch.OutOfRange(t.position, start, end)
-			if act == epoch.RangeRestart {
-				p.gap(t.position, start)
-				cut = at
-				return nil
-			}
-			if t.epoch < 0 {
-				if a.kind == askRange {
-					cut = at
-				}
-				return nil
-			}
-			e, eEnd, err := endOfEpoch(ctx, c, p.topic, p.partition, src.epoch, t.epoch)
-			if err != nil {
-				return err
-			}
-			if e == t.epoch && eEnd >= t.position {
-				return nil
-			}
-			cut, again = chain.TruncateTo(e, eEnd, t.position)
-			return nil
-		})
-		if err != nil {
-			return err
+			x.Ranged(start, end)
+		default:
+			return step, nil
 		}
 	}
-	if cut > t.position {
-		return p.regenerate(a, regen{why: "source_retention", force: true, hasRestart: true, restart: cut})
-	}
-	switch {
-	case cut < 0 && t.vEnd > max(l.Start, l.Spans[0].VStart):
-		return failForGood(reasonTruncation, "the source does not know leader epoch %d, the last one mirrored, up to offset %d: it lost its log, or the topic was created again. Compare the two topics; mirror.unclean.leader.election.enable lets a mirror follow a source that lost records", t.epoch, t.position)
-	case cut < 0:
-		// Nothing of it is shown here: begin at what the source has.
-		return p.restartAtSource(ctx, a)
-	case cut < t.vEnd:
-		return failForGood(reasonTruncation, "the source lost records that are mirrored already: it ends at offset %d where this log has %d more (an unclean leader election on the source). Set mirror.unclean.leader.election.enable to let the mirror cut them off", cut, t.vEnd-cut)
-	case cut < t.position || len(l.Chain.Truncate(cut)) < len(l.Chain):
+}
+
+// truncate does what was decided.
+func (p *Partition) truncate(ctx context.Context, a *ask, step epoch.TruncStep, t tail, src leader) error {
+	switch step.Do {
+	case epoch.TruncGoOn:
+		p.answered(a)
+		return nil
+	case epoch.TruncCut:
 		// No live record goes: not an unclean election (compacted epochs).
-		p.slog.Info("cut without a live record", "to", cut, "position", t.position, "again", again)
-		return p.regenerate(a, regen{why: "source_cut", force: true, hasCut: true, cut: cut})
+		p.slog.Info("cut without a live record", "to", step.T, "position", t.position)
+		return p.regenerate(a, regen{why: "source_cut", force: true, hasCut: true, cut: step.T})
+	case epoch.TruncULE:
+		p.slog.Warn("the source lost records that are mirrored already (an unclean leader election there): they are cut off here too", "from", step.T, "end", t.vEnd)
+		return p.regenerate(a, regen{why: "unclean_election", force: true, ule: true, hasCut: true, cut: step.T})
+	case epoch.TruncShadow:
+		// Not built as a shadow generation (H15): a compacted log is mirrored
+		// anew, as dead records behind live ones would be what the cleaner keeps.
+		p.slog.Warn("the source lost records that are mirrored already (an unclean leader election there): the compacted topic is mirrored anew", "from", step.T, "end", t.vEnd)
+		return p.restartAtSource(ctx, a, regen{why: "unclean_election", force: true, ule: true})
+	case epoch.TruncRestart:
+		if step.T <= t.position { // the source knows nothing of what we have seen
+			return p.restartAtSource(ctx, a, regen{why: "source_unknown", force: true})
+		}
+		p.gap(t.position, step.T)
+		return p.regenerate(a, regen{why: "source_retention", force: true, hasRestart: true, restart: step.T})
+	case epoch.TruncFail:
+		return failForGood(reasonTruncation, "%s", step.Why)
 	}
-	p.answered(a)
-	return nil
+	return fail(reasonLedger, "the source's answer can't be judged: step %d, %s", step.Do, step.Why)
 }
 
 // restartAtSource begins anew at the source's log start.
-func (p *Partition) restartAtSource(ctx context.Context, a *ask) error {
+func (p *Partition) restartAtSource(ctx context.Context, a *ask, r regen) error {
 	src, _ := p.leaders()
 	return p.eng.src.with(ctx, src.addr, func(c *kconn.Conn) error {
 		start, err := listOffset(ctx, c, p.topic, p.partition, src.epoch, tsEarliest)
 		if err != nil {
 			return err
 		}
-		return p.regenerate(a, regen{why: "source_unknown", force: true, hasRestart: true, restart: start})
+		r.hasRestart, r.restart = true, start
+		return p.regenerate(a, r)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
@@ -26,6 +27,9 @@ type Store interface {
 	// one ([ledger.Record.Next]), and returns when it has been read back.
 	// ledger.ErrFenced: another instance owns the partition now.
 	Put(ctx context.Context, r *ledger.Record) error
+	// Waiting are the ids of the instances that have not taken in the newest
+	// record of p ([ledger.Waiting]).
+	Waiting(p *ledger.Partition, all bool) []string
 }
 
 // Tuning are a mirror's settings; zero values are replaced by the defaults
@@ -43,6 +47,11 @@ type Tuning struct {
 	RetryAttempts          int           // 20
 	GoneAfter              time.Duration // how long metadata must lack a source topic to call it deleted; 30 s
 	FencingStep            int32         // how far a bump goes above the source's leader epoch; 10
+	// BumpStep is how far a stop raises the leader epoch shown; 1000. 1 is for
+	// tests with exact numbers: then there is no headroom while mirroring either.
+	BumpStep int32
+
+	fencingMargin int32 // a source epoch this close below the one shown raises it
 }
 
 func (t *Tuning) defaults() {
@@ -60,7 +69,13 @@ func (t *Tuning) defaults() {
 	def(&t.RetryMax, 300*time.Second)
 	def(&t.RetryAttempts, 20)
 	def(&t.GoneAfter, 30*time.Second)
-	def(&t.FencingStep, 10)
+	t.fencingMargin = epoch.FenceMargin
+	if t.BumpStep == 1 && t.FencingStep == 0 {
+		t.fencingMargin = 0
+	} else {
+		def(&t.FencingStep, epoch.FenceHeadroom)
+	}
+	def(&t.BumpStep, epoch.BumpStep)
 }
 
 func def[T ~int | ~int32 | ~int64](v *T, d T) {
@@ -81,6 +96,16 @@ type EngineOptions struct {
 	// RefreshSource and RefreshDest ask for newer metadata soon; they must not
 	// block, and are called often while something is wrong.
 	RefreshSource, RefreshDest func()
+	// Clusters are the cluster ids of destination and source.
+	Clusters func() (self, source string)
+	// Unclean tells whether the source of a topic may have unclean leader
+	// elections that are followed (epoch.SettingULE). It may change at any time.
+	Unclean func(topic string) bool
+	// SourceLedger is what the source's own ledger has of a partition, read to
+	// its end after the call.
+	SourceLedger func(ctx context.Context, topic string, partition int32) epoch.SourceRecord
+	// EndTxns ends the transactions open in a destination partition (H9).
+	EndTxns func(ctx context.Context, topic string, partition int32) error
 	// Fenced is told that another instance owns the partition now, which has
 	// stopped. It must not block; Remove the partition from elsewhere.
 	Fenced func(topic string, partition int32)
@@ -170,6 +195,20 @@ func NewEngine(o EngineOptions) *Engine {
 	}
 	if o.RefreshDest == nil {
 		o.RefreshDest = func() {}
+	}
+	if o.Clusters == nil {
+		o.Clusters = func() (string, string) { return "", "" }
+	}
+	if o.Unclean == nil {
+		o.Unclean = func(string) bool { return false }
+	}
+	if o.SourceLedger == nil {
+		o.SourceLedger = func(context.Context, string, int32) epoch.SourceRecord {
+			return epoch.SourceRecord{Reading: epoch.Absent}
+		}
+	}
+	if o.EndTxns == nil {
+		o.EndTxns = func(context.Context, string, int32) error { return nil }
 	}
 	if o.Fenced == nil {
 		o.Fenced = func(string, int32) {}
@@ -265,6 +304,9 @@ type Spec struct {
 	Topic     string
 	Partition int32
 	Compacted bool // the destination topic's cleanup.policy contains compact (hazard H1)
+	// Idle: not among the mirror's topics now. It obeys commands but start and
+	// resume, is stopped and watched, not mirrored.
+	Idle bool
 }
 
 // Add starts a partition from what the ledger says of it. The ledger partition
@@ -313,6 +355,17 @@ func (e *Engine) Partition(topic string, partition int32) *Partition {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.parts[partKey{topic, partition}]
+}
+
+// Poke lets partitions look at the ledger again: a command may be there.
+func (e *Engine) Poke() {
+	for _, p := range e.all() {
+		p.mu.Lock()
+		if p.rec != nil && p.command() != nil {
+			p.wake.wake()
+		}
+		p.mu.Unlock()
+	}
 }
 
 // Checkpoints are those of all partitions that moved since they were last asked

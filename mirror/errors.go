@@ -24,6 +24,9 @@ const (
 	reasonLedger      = "ledger"
 	reasonDestination = "destination"
 	reasonSource      = "source"
+	reasonLoop        = "mirror_loop"
+	// The source's own ledger can't be read, or not understood.
+	reasonSourceLedger = "source_ledger"
 )
 
 // ErrBareMirror: the source's batches carry Lockstep's stamps, so it is a

@@ -457,8 +457,12 @@ func (b *fakeBroker) listOffsets(r *kmsg.ListOffsetsRequest) kmsg.Response {
 			l := b.log(t.Topic, p.Partition)
 			a := kmsg.NewListOffsetsResponseTopicPartition()
 			a.Partition, a.ErrorCode = p.Partition, fenced(p.CurrentLeaderEpoch, l)
-			if a.Offset = l.end(); p.Timestamp == tsEarliest {
+			a.Offset = l.end()
+			switch {
+			case p.Timestamp == tsEarliest:
 				a.Offset = l.start
+			case r.IsolationLevel == 1 && l.lso >= 0:
+				a.Offset = min(a.Offset, l.lso)
 			}
 			rt.Partitions = append(rt.Partitions, a)
 		}

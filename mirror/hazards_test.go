@@ -301,7 +301,7 @@ func TestULEFails(t *testing.T) {
 	})
 	r.meta()
 	text := r.failedWith(0, "mirror.unclean.leader.election.enable")
-	require.Contains(t, text, "ends at offset 3")
+	require.Contains(t, text, "from offset 3 on")
 	require.Len(t, r.view(0), 2, "nothing cut")
 }
 
@@ -312,7 +312,7 @@ func TestH17Undecided(t *testing.T) {
 	r.start()
 	r.reached(0, 5)
 	r.src.with("t", 0, func(l *fakeLog) { l.lso = 3 })
-	r.failedWith(0, "ends at offset 3")
+	r.failedWith(0, "from offset 3 on")
 }
 
 // A cut that removes no live record is no unclean election.

@@ -14,10 +14,15 @@ import (
 type phase uint8
 
 const (
-	phaseIdle    phase = iota // the ledger's state mirrors nothing (PAUSED, STOPPED …)
+	phaseIdle    phase = iota // nothing to do: PAUSED, or the topic is not among the mirror's now
 	phaseRecover              // the tail has to be read before anything is fetched or written
 	phaseRun                  // fetches and writes
 	phaseFailed               // waits for its next try, or for the operator
+	phaseAlign                // LOG_ALIGNMENT
+	phaseAwait                // ULE_RECOVERY: the cut is made, instances are waited for
+	phasePause                // PAUSING
+	phaseStop                 // STOPPING
+	phaseWatch                // STOPPED
 	phaseClosed               // quiescing, removed or fenced
 )
 
@@ -39,6 +44,7 @@ type Partition struct {
 	topic     string
 	partition int32
 	compacted bool
+	idleOnly  bool // not among the mirror's topics: it is stopped and watched, not mirrored
 	slog      *slog.Logger
 	met       partMetrics
 	stop      func() // ends run and waits for it
@@ -53,6 +59,14 @@ type Partition struct {
 	gen   int16      // of the open span
 	live  *ledger.Live
 	rec   *ledger.Record
+
+	al        *epoch.Alignment // LOG_ALIGNMENT in progress
+	st        *epoch.Stop      // STOPPING in progress
+	pending   *resumption      // where to go on when the instances have the new generation
+	waiting   []string         // ids or things waited for, for status
+	retryAt   time.Time        // of FAILED; zero: not set
+	stopSince time.Time
+	lastTS    int64 // largest timestamp of the last live batch, ms; -1: not known
 
 	everRan  bool // tail is what was confirmed to us
 	tail     tail
@@ -96,7 +110,7 @@ type stats struct {
 
 func newPartition(e *Engine, s Spec) *Partition {
 	p := &Partition{
-		eng: e, topic: s.Topic, partition: s.Partition, compacted: s.Compacted,
+		eng: e, topic: s.Topic, partition: s.Partition, compacted: s.Compacted, idleOnly: s.Idle, lastTS: -1,
 		slog: e.Logger.With("mirror", e.Mirror, "topic", s.Topic, "partition", s.Partition),
 		met:  e.Metrics.partition(e.Mirror, s.Topic),
 		wake: make(wakeChan, 1), stop: func() {},
@@ -129,12 +143,12 @@ func (p *Partition) setSource(l leader, known bool) {
 	switch {
 	case l.known:
 		p.goneSince = time.Time{}
-		if mirrored := p.mirroredID(); !l.id.IsZero() && !mirrored.IsZero() && l.id != mirrored {
+		if mirrored := p.mirroredID(); p.copying() && !l.id.IsZero() && !mirrored.IsZero() && l.id != mirrored {
 			p.setTodoErr(failForGood(reasonRecreated, "the source topic was deleted and created again (id %s, mirrored was %s): stop the mirror to keep what it has, or delete the destination topic and mirror anew", l.id, mirrored))
 		}
 	case p.goneSince.IsZero():
 		p.goneSince = time.Now()
-	case time.Since(p.goneSince) >= p.eng.Tuning.GoneAfter:
+	case time.Since(p.goneSince) >= p.eng.Tuning.GoneAfter && p.copying():
 		p.setTodoErr(failForGood(reasonDeleted, "the source topic is gone from the source cluster: stop the mirror to keep what it has"))
 	}
 	if l == p.src {
@@ -145,7 +159,7 @@ func (p *Partition) setSource(l leader, known bool) {
 		p.sourceWait, p.sourceTry = time.Time{}, 0
 	}
 	p.src = l
-	if p.phase == phaseRun && l.epoch > p.log.Shown(p.dst.epoch)-bumpMargin {
+	if p.phase == phaseRun && p.near(l.epoch, p.log, p.dst.epoch) {
 		p.todo.bump = true
 	}
 	p.wake.wake()
@@ -160,8 +174,16 @@ func (p *Partition) mirroredID() ledger.ID {
 	return p.src.id
 }
 
-// bumpMargin: the epoch shown is raised when the source's comes within it.
-const bumpMargin = 3
+// copying tells whether the source matters to what is done now. mu is held.
+func (p *Partition) copying() bool {
+	return p.phase == phaseRun || p.phase == phaseRecover || p.phase == phaseAwait
+}
+
+// near tells whether the source's leader epoch comes so close to the one shown
+// that that is raised.
+func (p *Partition) near(sle int32, l *epoch.Log, pe int32) bool {
+	return sle > l.Shown(pe)-p.eng.Tuning.fencingMargin
+}
 
 // setDest takes in metadata of the destination.
 func (p *Partition) setDest(l leader) {
@@ -189,6 +211,7 @@ func (p *Partition) setDest(l leader) {
 // flight counts as unknown. mu is held.
 func (p *Partition) doubt(why string, r regen) {
 	if p.phase != phaseRun && p.phase != phaseRecover {
+		p.wake.wake()
 		return
 	}
 	if p.inflight != nil {
@@ -251,14 +274,15 @@ func (p *Partition) checkpoint(final, clean bool) (cp ledger.Checkpoint, ok bool
 	if p.rec == nil || p.log == nil || p.log.Open() == nil || p.live == nil {
 		return cp, false
 	}
-	if p.phase != phaseRun && (!final || p.phase != phaseClosed || !clean) {
+	paused := p.phase == phaseIdle && p.everRan && p.rec.State == epoch.StatePaused
+	if p.phase != phaseRun && !paused && (!final || p.phase != phaseClosed || !clean) {
 		return cp, false
 	}
 	cp = ledger.Checkpoint{
 		Topic: p.topic, Partition: p.partition, Lineage: p.rec.Lineage, Gen: p.tail.gen,
 		V: p.tail.vEnd, ChainEnd: p.tail.chainEnd, P: p.tail.p,
 		Position: p.tail.position, LastEpoch: p.tail.epoch,
-		EndShown: p.live.Tail().EverShown, Open: p.tail.open,
+		EndShown: p.live.Tail().EverShown, SourceEnd: p.stats.sourceEnd, Open: p.tail.open,
 		Released: final && clean,
 	}
 	if cp == p.saved {
@@ -271,9 +295,15 @@ func (p *Partition) checkpoint(final, clean bool) (cp ledger.Checkpoint, ok bool
 
 // settled tells quiesce that nothing is in flight any more. mu is held.
 func (p *Partition) settled() {
-	if p.idle != nil && p.inflight == nil {
+	if p.inflight != nil {
+		return
+	}
+	if p.idle != nil {
 		close(p.idle)
 		p.idle = nil
+	}
+	if p.phase == phaseStop || p.phase == phasePause {
+		p.wake.wake()
 	}
 }
 
@@ -291,7 +321,7 @@ func (p *Partition) quiesce(ctx context.Context) bool {
 		p.idle = idle
 	}
 	p.mu.Unlock()
-	if was != phaseRun {
+	if was != phaseRun && !(was == phaseIdle && p.everRan) {
 		return false
 	}
 	if idle != nil {
@@ -337,6 +367,10 @@ type Status struct {
 	DestEpoch   int32
 	LastFetch   time.Time
 	LastAppend  time.Time
+	// Waiting: ids of instances, or things, that LOG_ALIGNMENT, ULE_RECOVERY or
+	// STOPPING wait for.
+	Waiting []string
+	Left    *ledger.Left // what the newest stop left behind
 }
 
 // Status is a snapshot for describe.
@@ -350,8 +384,9 @@ func (p *Partition) Status() Status {
 		SourceEpoch: p.src.epoch, DestEpoch: p.dst.epoch,
 		LastFetch: p.stats.lastFetch, LastAppend: p.stats.lastAppend,
 	}
+	s.Waiting = p.waiting
 	if p.rec != nil {
-		s.State = p.rec.State
+		s.State, s.Left = p.rec.State, p.rec.Left
 	}
 	if s.Failed {
 		s.State = epoch.StateFailed

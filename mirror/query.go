@@ -21,7 +21,18 @@ const (
 // an end of its log, READ_UNCOMMITTED: -2 earliest, -1 latest (the high
 // watermark).
 func listOffset(ctx context.Context, c *kconn.Conn, topic string, p, cur int32, ts int64) (int64, error) {
-	v, err := c.Version(int16(kmsg.ListOffsets), 1, 7)
+	return listOffsetAs(ctx, c, topic, p, cur, ts, 0)
+}
+
+// stableOffset asks for the last stable offset, at or below the high
+// watermark. A new leader answers only when its high watermark has reached its
+// epoch's start (KIP-207), so nothing that was decided before is open in it.
+func stableOffset(ctx context.Context, c *kconn.Conn, topic string, p, cur int32) (int64, error) {
+	return listOffsetAs(ctx, c, topic, p, cur, tsLatest, 1)
+}
+
+func listOffsetAs(ctx context.Context, c *kconn.Conn, topic string, p, cur int32, ts int64, isolation int8) (int64, error) {
+	v, err := c.Version(int16(kmsg.ListOffsets), 1+int16(isolation), 7)
 	if err != nil {
 		return 0, err
 	}
@@ -30,7 +41,7 @@ func listOffset(ctx context.Context, c *kconn.Conn, topic string, p, cur int32, 
 	rt := kmsg.NewListOffsetsRequestTopic()
 	rt.Topic, rt.Partitions = topic, append(rt.Partitions, rp)
 	req := kmsg.NewPtrListOffsetsRequest()
-	req.Version, req.ReplicaID, req.Topics = v, -1, append(req.Topics, rt)
+	req.Version, req.ReplicaID, req.IsolationLevel, req.Topics = v, -1, isolation, append(req.Topics, rt)
 	r, err := c.Request(ctx, req)
 	if err != nil {
 		return 0, err

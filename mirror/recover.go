@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -21,6 +20,7 @@ type regen struct {
 	cut        int64 // no live record lies at or above it, or they are of the same branch
 	hasRestart bool  // restart: as from an empty log at this source offset
 	restart    int64
+	ule        bool // live records go: ULE_RECOVERY
 }
 
 func (r *regen) merge(o regen) *regen {
@@ -29,6 +29,7 @@ func (r *regen) merge(o regen) *regen {
 	}
 	m := *r
 	m.force = m.force || o.force
+	m.ule = m.ule || o.ule
 	if o.hasCut {
 		if m.hasCut {
 			m.cut = min(m.cut, o.cut)
@@ -63,14 +64,8 @@ func (p *Partition) recover(ctx context.Context) error {
 	src, dst, rec, l := p.src, p.dst, p.rec, p.log
 	m := memory{known: p.everRan, tail: p.tail, recent: p.recent.list(), unsure: p.unsure}
 	p.mu.Unlock()
-	switch {
-	case !dst.known:
-		return errors.New("the destination does not have the topic (yet)")
-	case dst.broker < 0:
-		return errors.New("the destination partition has no leader")
-	}
-	if !dst.id.IsZero() && !rec.TopicID.IsZero() && dst.id != rec.TopicID {
-		return failForGood(reasonRecreated, "the destination topic was deleted and created again (id %s, mirrored into was %s): delete the mirror's partitions and mirror anew", dst.id, rec.TopicID)
+	if err := p.reachable(rec, dst); err != nil {
+		return err
 	}
 	cp := p.usable(rec)
 	var next *epoch.Log
@@ -80,10 +75,6 @@ func (p *Partition) recover(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(l.Spans) == 0 {
-			next, t, err = p.first(ctx, rec, l, src, dst, ph)
-			return err
-		}
 		next, t, err = p.continued(ctx, c, r, l, dst, ph, cp, m)
 		return err
 	})
@@ -91,7 +82,11 @@ func (p *Partition) recover(ctx context.Context) error {
 		return err
 	}
 	fresh := genOf(next) != genOf(l)
-	if fresh || rec.State != epoch.StateMirroring {
+	state := epoch.StateMirroring
+	if r.ule || rec.State == epoch.StateULERecovery || rec.State == epoch.StateFailed && rec.Previous == epoch.StateULERecovery {
+		state = epoch.StateULERecovery
+	}
+	if fresh || rec.State != state {
 		if fresh {
 			next = p.raised(next, src.epoch, dst.epoch)
 			p.met.generation(r.why)
@@ -99,11 +94,25 @@ func (p *Partition) recover(ctx context.Context) error {
 			p.slog.Info("new generation", "why", r.why, "gen", o.Gen, "v", o.VStart, "p", o.PStart, "epoch", o.PEpoch)
 		}
 		err := p.put(ctx, func(rec *ledger.Record) {
-			rec.Log, rec.State, rec.Error = *next, epoch.StateMirroring, ""
+			if fresh {
+				lowered(rec, l, next)
+			}
+			rec.State, rec.Error = state, ""
 		})
 		if err != nil {
 			return err
 		}
+	}
+	if state == epoch.StateULERecovery {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.phase == phaseRecover {
+			p.slog.Info("state", "to", state, "v", t.vEnd)
+			p.phase, p.pending = phaseAwait, &resumption{dst: dst, t: t, cp: cp}
+			p.todo = todo{advance: -1, err: p.todo.err}
+			p.live.Retract()
+		}
+		return nil
 	}
 	p.resume(dst, fresh, t, cp)
 	p.kick()
@@ -183,7 +192,7 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 	}
 	p.phase = phaseRun
 	p.publish()
-	if p.src.epoch > p.log.Shown(dst.epoch)-bumpMargin {
+	if p.near(p.src.epoch, p.log, dst.epoch) {
 		p.todo.bump = true
 	}
 }
@@ -234,48 +243,10 @@ func (p *Partition) readEnds(ctx context.Context, c *kconn.Conn, dst leader, l *
 	return ph, nil
 }
 
-// first makes the first generation of a partition that was never mirrored.
-func (p *Partition) first(ctx context.Context, rec *ledger.Record, l *epoch.Log, src, dst leader, ph physical) (*epoch.Log, tail, error) {
-	if ph.end > ph.start && !rec.DiscardLocal {
-		return nil, tail{}, failForGood(reasonForeign, "the destination topic already holds records of another origin (offsets %d to %d): mirror into a topic of another name, delete it, or start the mirror with --discard-local to hide them", ph.start, ph.end)
-	}
-	var start int64
-	err := p.eng.src.with(ctx, src.addr, func(c *kconn.Conn) (err error) {
-		start, err = listOffset(ctx, c, p.topic, p.partition, src.epoch, tsEarliest)
-		return err
-	})
-	if err != nil {
-		return nil, tail{}, err
-	}
-	gen, err := l.NextGeneration(nil)
-	if err != nil {
-		return nil, tail{}, failForGood(reasonLedger, "%w", err)
-	}
-	n, err := l.Restart(start, ph.end, dst.epoch, gen)
-	if err != nil {
-		return nil, tail{}, fail(reasonLedger, "%w", err)
-	}
-	return n, tail{vEnd: start, chainEnd: start, p: ph.end, position: start, epoch: -1, gen: -1}, nil
-}
-
 // continued finds the last live batch and makes a new generation behind it, if
 // one is needed; else it returns l itself.
 func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *epoch.Log, dst leader, ph physical, cp *ledger.Checkpoint, m memory) (*epoch.Log, tail, error) {
-	anchor, err := p.anchor(ctx, c, l, dst, ph, cp, m)
-	if err != nil {
-		return nil, tail{}, err
-	}
-	in := epoch.RecoverInput{
-		PStart: ph.start, PEnd: ph.end, LeaderEpoch: dst.epoch,
-		Unsure: ph.bound < ph.end || m.unsure >= 0, UnsureBase: ph.bound,
-		// Another owner's last write may land at any time; a clean hand-over
-		// would say no, but one ledger write is needed to take over anyway.
-		MayLand: !m.known, Checkpoint: anchor,
-	}
-	if p.compacted {
-		in.CleanedBelow = ph.end
-	}
-	got, err := p.readTail(ctx, c, l, dst, in)
+	got, anchor, err := p.reread(ctx, c, l, dst, ph, cp, m)
 	if err != nil {
 		return nil, tail{}, err
 	}
@@ -355,6 +326,7 @@ func (p *Partition) anchor(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst
 func (p *Partition) readTail(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, in epoch.RecoverInput) (epoch.Recovered, error) {
 	rec := l.Recover(in)
 	var renumbered protocol.Batch // the last one that may be live
+	ts := int64(-1)
 	for {
 		from, to, more := rec.Next()
 		if !more {
@@ -362,8 +334,9 @@ func (p *Partition) readTail(ctx context.Context, c *kconn.Conn, l *epoch.Log, d
 		}
 		err := readBatches(ctx, c, dst, p.topic, p.partition, from, to, func(raw protocol.Batch) error {
 			b := readHeader(raw)
-			if b.VCount == 0 && b.Stamped {
-				if _, v := l.Classify(b); v == epoch.Live {
+			if _, v := l.Classify(b); v == epoch.Live && b.Stamped {
+				ts = raw.MaxTimestamp()
+				if b.VCount == 0 {
 					renumbered = append(renumbered[:0], raw...)
 				}
 			}
@@ -374,6 +347,9 @@ func (p *Partition) readTail(ctx context.Context, c *kconn.Conn, l *epoch.Log, d
 			return epoch.Recovered{}, err
 		}
 	}
+	p.mu.Lock()
+	p.lastTS = ts
+	p.mu.Unlock()
 	got := rec.Result()
 	if got.NeedVCount && len(renumbered) > 0 {
 		b := readHeader(renumbered)

@@ -23,17 +23,28 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fakeStore is a ledger in memory.
 type fakeStore struct {
-	mu    sync.Mutex
-	parts map[partKey]*ledger.Partition
-	puts  []*ledger.Record
-	err   error                        // next Put fails with it
-	onPut func(r *ledger.Record) error // before it is taken in
+	mu      sync.Mutex
+	parts   map[partKey]*ledger.Partition
+	puts    []*ledger.Record
+	err     error                        // next Put fails with it
+	onPut   func(r *ledger.Record) error // before it is taken in
+	waiting func(p *ledger.Partition, all bool) []string
+	offset  int64 // of the newest record
 }
 
 func (s *fakeStore) Partition(topic string, p int32) *ledger.Partition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.parts[partKey{topic, p}]
+}
+
+func (s *fakeStore) Waiting(p *ledger.Partition, all bool) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting == nil {
+		return nil
+	}
+	return s.waiting(p, all)
 }
 
 func (s *fakeStore) Put(_ context.Context, r *ledger.Record) error {
@@ -59,7 +70,8 @@ func (s *fakeStore) Put(_ context.Context, r *ledger.Record) error {
 	}
 	c := *r
 	s.puts = append(s.puts, &c)
-	s.parts[k] = &ledger.Partition{Topic: r.Topic, Partition: r.Partition, Record: &c, Log: &c.Log, Checkpoint: old.Checkpoint, Live: old.Live}
+	s.offset++
+	s.parts[k] = &ledger.Partition{Topic: r.Topic, Partition: r.Partition, Record: &c, Log: &c.Log, Checkpoint: old.Checkpoint, Command: old.Command, RecordOffset: s.offset, Live: old.Live}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
@@ -66,6 +67,11 @@ func (o *owned) list() []int32 {
 
 // Partition implements Store.
 func (o *owned) Partition(topic string, p int32) *ledger.Partition { return o.view.Partition(topic, p) }
+
+// Waiting implements Store.
+func (o *owned) Waiting(p *ledger.Partition, all bool) []string {
+	return ledger.Waiting(o.view.Instances(), p, all, time.Now())
+}
 
 // Put implements Store. A write that failed before leaves the ledger partition
 // not acquired; it is acquired anew here, which also brings in a write whose

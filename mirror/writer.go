@@ -312,7 +312,7 @@ func (p *Partition) confirm(it *item, base int64) {
 	p.met.batches.Inc()
 	p.met.records.Add(float64(it.vEnd - it.base))
 	p.sample(it.base, base, it.maxTS)
-	if p.phase == phaseRun || p.phase == phaseClosed {
+	if p.phase == phaseRun || p.phase == phaseClosed || p.phase == phasePause {
 		p.publish()
 	}
 	p.advance()

@@ -1,0 +1,351 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// align takes one step of LOG_ALIGNMENT (DESIGN §7). What must last is in the
+// ledger; the rest is found out again by whoever comes next.
+func (p *Partition) align(ctx context.Context) error {
+	p.mu.Lock()
+	p.reload()
+	rec, src, dst := p.rec, p.src, p.dst
+	if p.al != nil && p.al.Local != nil && p.al.Local.PEpoch != dst.epoch {
+		p.al = nil // read under another leader
+	}
+	if p.al == nil {
+		p.al = &epoch.Alignment{Compacted: p.compacted, Away: -1}
+	}
+	al := p.al
+	p.mu.Unlock()
+	if err := p.reachable(rec, dst); err != nil {
+		return err
+	}
+	self, source := p.eng.Clusters()
+	al.Book, al.Cluster, al.TopicID, al.Discard = bookOf(rec, self), source, idText(src.id), rec.DiscardLocal
+	al.Book.Self.TopicID = idText(dst.id)
+	step := al.Next()
+	switch step.Do {
+	case epoch.AlignGate:
+		al.GateClosed = p.waitFor(ctx, p.instances(), awaitPause)
+		return nil
+	case epoch.AlignReadLocal:
+		return p.alignLocal(ctx, al, rec, dst)
+	case epoch.AlignRepair:
+		al.Local = nil
+		return p.repair(ctx, rec, dst, step.Repair)
+	case epoch.AlignReadPair:
+		r := p.eng.SourceLedger(ctx, p.topic, p.partition)
+		al.Record = &r
+		return ctx.Err()
+	case epoch.AlignRound:
+		return p.alignRound(ctx, al, rec, dst, step.T)
+	case epoch.AlignWait:
+		al.Record = nil
+		p.waitFor(ctx, []string{step.Why}, 10*awaitPause)
+		return nil
+	case epoch.AlignCut:
+		return p.alignCut(ctx, al, step, src, dst)
+	case epoch.AlignEndTxns:
+		p.waitFor(ctx, []string{"open transactions in the destination's log"}, awaitPause)
+		al.Local = nil
+		if err := p.eng.EndTxns(ctx, p.topic, p.partition); err != nil {
+			return fmt.Errorf("end open transactions: %w", err)
+		}
+		return nil
+	case epoch.AlignInstances:
+		al.Taken = p.waitFor(ctx, p.instances(), awaitPause)
+		return nil
+	case epoch.AlignMirror:
+		return p.mirroring(ctx)
+	case epoch.AlignFail:
+		return p.alignFailed(al, step)
+	}
+	return fail(reasonLedger, "LOG_ALIGNMENT can't go on: step %d, %s", step.Do, step.Why)
+}
+
+func (p *Partition) alignFailed(al *epoch.Alignment, step epoch.AlignStep) error {
+	switch {
+	case step.Retry:
+		return fail(reasonSourceLedger, "%s", step.Why)
+	case al.Record != nil && al.Record.Reading == epoch.Garbled:
+		return failForGood(reasonSourceLedger, "%s", step.Why)
+	case al.Record != nil && al.Record.Reading == epoch.Present && al.Record.State.Active():
+		return failForGood(reasonLoop, "%s", step.Why)
+	}
+	return failForGood(reasonForeign, "%s", step.Why)
+}
+
+// alignLocal reads the destination's own log, with the gate closed.
+func (p *Partition) alignLocal(ctx context.Context, al *epoch.Alignment, rec *ledger.Record, dst leader) error {
+	var local *epoch.LocalLog
+	var adopt *epoch.Log
+	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
+		l := &rec.Log
+		ph, err := p.readEnds(ctx, c, dst, l, memory{unsure: -1}, nil)
+		if err != nil {
+			return err
+		}
+		if l.Open() == nil && ph.end > 0 {
+			// A topic that was here before: all of it is native.
+			chain, err := p.brokerChain(ctx, c, dst, 0, ph)
+			if err != nil {
+				return err
+			}
+			adopt = epoch.Adopt(chain, ph.start)
+			return nil
+		}
+		local, err = p.localLog(ctx, c, l, dst, ph)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if adopt != nil {
+		p.slog.Info("the topic held records before it was mirrored: taken over as they are")
+		return p.put(ctx, func(r *ledger.Record) { r.Log, r.TopicID = *adopt, dst.id })
+	}
+	al.Local = local
+	return nil
+}
+
+func (p *Partition) localLog(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical) (*epoch.LocalLog, error) {
+	out := &epoch.LocalLog{PEnd: ph.end, PEpoch: dst.epoch}
+	stable, err := stableOffset(ctx, c, p.topic, p.partition, dst.epoch)
+	if err != nil {
+		return nil, err
+	}
+	o := l.Open()
+	out.LSOBehind = stable < ph.end
+	if o == nil {
+		return out, nil
+	}
+	out.VStart = max(l.Start, l.Spans[0].VStart)
+	if o.Kind != epoch.Native {
+		return out, nil // the cut is made
+	}
+	if s := l.Spans[0]; s.Kind == epoch.Native && ph.start > s.PStart {
+		out.VStart = max(out.VStart, s.VStart+ph.start-s.PStart)
+	}
+	if out.Broker, err = p.brokerChain(ctx, c, dst, max(o.PStart-1, 0), ph); err != nil {
+		return nil, err
+	}
+	out.VEnd = nativeEnd(l, ph.end)
+	out.LSO, out.LiveNative = out.VEnd, liveNative(l, ph)
+	if out.LSOBehind {
+		out.LSO, err = p.virtualAt(ctx, c, l, dst, ph, stable)
+	}
+	return out, err
+}
+
+// nativeEnd is the virtual end of a log whose open span is native. Markers of
+// transactions at its end count, as they do for Kafka's own end.
+func nativeEnd(l *epoch.Log, end int64) int64 {
+	o := l.Open()
+	return o.VStart + max(end-o.PStart, 0)
+}
+
+// liveNative tells whether a native span still holds records.
+func liveNative(l *epoch.Log, ph physical) bool {
+	for i := range l.Spans {
+		s := &l.Spans[i]
+		if s.Kind != epoch.Native {
+			continue
+		}
+		to, room := ph.end, ph.end
+		if i+1 < len(l.Spans) {
+			to = l.Spans[i+1].PStart
+			room = s.PStart + l.Spans[i+1].VStart - s.VStart
+		}
+		if min(to, room, ph.end) > max(s.PStart, ph.start) {
+			return true
+		}
+	}
+	return false
+}
+
+// virtualAt is the virtual offset of the first live batch at or behind
+// physical offset at.
+func (p *Partition) virtualAt(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, at int64) (int64, error) {
+	i := l.SpanAtP(at)
+	if i < 0 {
+		return l.Spans[0].VStart, nil
+	}
+	s := &l.Spans[i]
+	limit, to := nativeEnd(l, ph.end), ph.end
+	if i+1 < len(l.Spans) {
+		limit, to = l.Spans[i+1].VStart, l.Spans[i+1].PStart
+	}
+	if s.Kind == epoch.Native {
+		return min(s.VStart+at-s.PStart, limit), nil
+	}
+	v := limit
+	err := readBatches(ctx, c, dst, p.topic, p.partition, at, to, func(raw protocolBatch) error {
+		if pl, verdict := l.Classify(readHeader(raw)); verdict == epoch.Live {
+			v = pl.V
+			return errFound
+		}
+		return nil
+	})
+	return v, notFound(err)
+}
+
+// alignRound finds the live batch that holds t inside; the cut is at its base.
+func (p *Partition) alignRound(ctx context.Context, al *epoch.Alignment, rec *ledger.Record, dst leader, t int64) error {
+	l := &rec.Log
+	r := t
+	i := l.SpanAtV(t)
+	if i < 0 || t == l.Spans[i].VStart || t >= al.Local.VEnd {
+		al.Rounded = &r
+		return nil
+	}
+	s := &l.Spans[i]
+	to := al.Local.PEnd
+	if i+1 < len(l.Spans) {
+		to = l.Spans[i+1].PStart
+	}
+	return p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
+		lo, hi := s.PStart, to
+		if s.Kind == epoch.Native {
+			lo = s.PStart + t - s.VStart
+			hi = min(lo+1, to)
+		} else {
+			var err error
+			if lo, err = p.bisect(ctx, c, l, dst, lo, hi, t); err != nil {
+				return err
+			}
+		}
+		err := readBatches(ctx, c, dst, p.topic, p.partition, lo, hi, func(raw protocolBatch) error {
+			b := readHeader(raw)
+			pl, v := l.Classify(b)
+			if v != epoch.Live || pl.Span != i {
+				return nil
+			}
+			if err := countV(raw, &b); err != nil {
+				return err
+			}
+			if pl, _ = l.Classify(b); pl.V < t && t < pl.VEnd {
+				r = pl.V
+			}
+			if pl.VEnd <= t {
+				return nil
+			}
+			return errFound
+		})
+		if err := notFound(err); err != nil {
+			return err
+		}
+		al.Rounded = &r
+		return nil
+	})
+}
+
+// bisect finds a physical offset in [lo, hi) of a mirrored span at or in front
+// of the live batch that holds virtual offset t.
+func (p *Partition) bisect(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, lo, hi, t int64) (int64, error) {
+	for hi-lo > 1000 {
+		mid := lo + (hi-lo)/2
+		v, at := int64(-1), mid
+		err := readBatches(ctx, c, dst, p.topic, p.partition, mid, hi, func(raw protocolBatch) error {
+			if pl, verdict := l.Classify(readHeader(raw)); verdict == epoch.Live {
+				v, at = pl.V, pl.P
+				return errFound
+			}
+			return nil
+		})
+		if err := notFound(err); err != nil {
+			return 0, err
+		}
+		if v < 0 || v > t {
+			hi = mid
+		} else {
+			lo = max(at, lo+1)
+		}
+	}
+	return lo, nil
+}
+
+// alignCut is phase one's cut, one ledger write. The state stays LOG_ALIGNMENT
+// until the instances have taken it in.
+func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoch.AlignStep, src, dst leader) error {
+	if src.broker < 0 {
+		return errors.New("the source partition has no leader")
+	}
+	var start int64
+	err := p.eng.src.with(ctx, src.addr, func(c *kconn.Conn) (err error) {
+		start, err = listOffset(ctx, c, p.topic, p.partition, src.epoch, tsEarliest)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var end int64
+	err = p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) (err error) {
+		end, err = listOffset(ctx, c, p.topic, p.partition, dst.epoch, tsLatest)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if end != al.Local.PEnd {
+		p.mu.Lock()
+		p.al = &epoch.Alignment{GateClosed: true, Compacted: al.Compacted, Away: al.Away}
+		p.mu.Unlock()
+		return nil // something was appended meanwhile
+	}
+	gen, err := al.Book.Log.NextGeneration(nil)
+	if err != nil {
+		return failForGood(reasonLedger, "%w", err)
+	}
+	// Not built as a shadow generation (H15): a compacted log is mirrored anew.
+	anew := step.Empty || step.Shadow
+	step.Empty = anew
+	b, err := al.Cut(step, start, gen, newLineage())
+	if first := al.Book.Log.Open() == nil; err == nil && first {
+		b.Log, err = al.Book.Log.Restart(start, end, dst.epoch, gen)
+		b.Self = al.Book.Self
+	}
+	if err != nil {
+		return fail(reasonLedger, "%w", err)
+	}
+	if !anew {
+		b.Log = b.Log.AdvanceStart(min(start, b.Log.Open().VStart))
+	}
+	b.Log = p.raised(b.Log, src.epoch, dst.epoch)
+	b.State = epoch.StateLogAlignment
+	o := b.Log.Open()
+	why := "alignment"
+	if anew {
+		why = "alignment_anew"
+	}
+	p.met.generation(why)
+	p.slog.Info("aligned", "with", al.Cluster, "pair", step.Pair, "held", step.Holder, "v", o.VStart, "p", o.PStart, "gen", o.Gen,
+		"end", al.Local.VEnd, "live", step.Live, "anew", anew, "why", step.Why)
+	err = p.put(ctx, func(r *ledger.Record) {
+		setBook(r, b)
+		r.TopicID = dst.id
+		r.SourceCluster, r.SourceTopicID = al.Cluster, src.id
+		r.SourceLineage, r.SourcePast = b.Source.Lineage, b.Source.Before
+		r.Path = al.Record.PathOf(al.Cluster)
+		r.Error, r.Checked = "", 0
+	})
+	if err != nil {
+		return err
+	}
+	t := tail{vEnd: min(al.Local.VEnd, o.VStart), chainEnd: o.VStart, p: o.PStart, position: max(o.VStart, b.Log.Start), epoch: b.Log.Chain.Newest(), gen: -1}
+	if anew {
+		t.vEnd = o.VStart
+	}
+	p.mu.Lock()
+	p.unsure = -1
+	p.live.Forget(0)
+	p.pending = &resumption{dst: dst, t: t}
+	p.mu.Unlock()
+	return nil
+}
