@@ -63,6 +63,9 @@ type CutTo struct {
 	PEnd   int64 // physical end of the log
 	PEpoch int32 // the destination's leader epoch
 	Gen    int16 // from NextGeneration
+	// MoveStart: a cut below the virtual start takes it along, as the source has
+	// records there (a truncation; not F8's cut to the base of a batch).
+	MoveStart bool
 }
 
 // Cut opens a new generation at c.T: chain, pairs, and with live records the
@@ -80,6 +83,9 @@ func (b Book) Cut(c CutTo) (Book, error) {
 	t := n.Open().VStart // not above c.T (H5)
 	if t < c.VEnd && c.T >= c.VEnd {
 		n.Bump++
+	}
+	if c.MoveStart {
+		n.Start = min(n.Start, t)
 	}
 	b.Pairs = LowerPairs(b.Pairs, b.Log.Chain, t, len(n.Chain) == 0)
 	b.Self.Before = lowerPast(b.Self.Before, t)
@@ -141,15 +147,16 @@ func NewChainWalk(start, end int64) *ChainWalk {
 // Read is where to read the next batch.
 func (w *ChainWalk) Read() int64 { return w.at }
 
-// Batch takes the first batch at Read (false: there is none) and returns the
-// epoch to ask for.
-func (w *ChainWalk) Batch(base int64, epoch int32, ok bool) int32 {
-	if !ok || epoch < 0 {
+// Batch takes the epoch of the first batch at or behind Read (-1: there is none)
+// and returns the one to ask for. It begins where the one before ends, also
+// when the cleaner has left a hole there.
+func (w *ChainWalk) Batch(epoch int32) int32 {
+	if epoch < 0 {
 		w.done = true
 		return -1
 	}
 	if epoch != w.c.Newest() {
-		w.c = w.c.Assign(epoch, max(base, w.at))
+		w.c = w.c.Assign(epoch, w.at)
 	}
 	return epoch
 }

@@ -37,13 +37,15 @@ func (l *Log) FenceFor(e, pe int32) Fence {
 	return FenceNone
 }
 
-// Raised is l with the epoch shown raised to e + FenceHeadroom, l itself when
-// FenceFor says FenceNone. It never lowers it. A ledger write, no election.
-func (l *Log) Raised(e, pe int32) *Log {
-	if l.FenceFor(e, pe) == FenceNone {
+// Raised is l with the epoch shown raised to e + headroom (FenceHeadroom but in
+// tests), l itself when FenceFor says FenceNone. It never lowers it. A ledger
+// write, no election.
+func (l *Log) Raised(e, pe, headroom int32) *Log {
+	bump := max(l.Bump, e+headroom-pe)
+	if l.FenceFor(e, pe) == FenceNone || bump == l.Bump {
 		return l
 	}
 	n := *l
-	n.Bump = max(l.Bump, e+FenceHeadroom-pe)
+	n.Bump = bump
 	return &n
 }

@@ -18,10 +18,12 @@ func (s *side) resume() {
 }
 
 // newGen opens a generation at t at most, never above what the log holds.
-func (s *side) newGen(t int64) {
+func (s *side) newGen(t int64) { s.cutTo(t, false) }
+
+func (s *side) cutTo(t int64, moveStart bool) {
 	r := s.recovered(s.k.hw())
 	t = s.round(min(t, r.Position))
-	b, err := s.book.Cut(CutTo{T: t, VEnd: r.VEnd, PEnd: s.k.leader().end(), PEpoch: s.k.pe, Gen: s.gen()})
+	b, err := s.book.Cut(CutTo{T: t, VEnd: r.VEnd, PEnd: s.k.leader().end(), PEpoch: s.k.pe, Gen: s.gen(), MoveStart: moveStart})
 	s.w.no(err)
 	s.put(b, "generation %d at v%d p%d under %d, chain %v, pairs %v", b.Log.Open().Gen, b.Log.Open().VStart, b.Log.Open().PStart, s.k.pe, b.Log.Chain, b.Pairs)
 	s.zombies = append(s.zombies, s.own.inflight...)
@@ -72,14 +74,14 @@ func (s *side) truncation(src *side) {
 	case TruncGoOn:
 		o.tr = nil
 	case TruncCut:
-		s.newGen(d.T)
+		s.cutTo(d.T, true)
 	case TruncULE:
 		s.w.ule++
 		s.w.that(src.k.losses > s.baseLoss, "%s: phase two cuts live records to %d (end %d) without a loss on %s", s.name, d.T, s.vEnd(), src.name)
 		b, err := s.book.To(StateULERecovery)
 		s.w.no(err)
 		s.put(b, "ULE_RECOVERY, cut to %d", d.T)
-		s.newGen(d.T)
+		s.cutTo(d.T, true)
 	case TruncRestart:
 		b, err := s.book.Empty(d.T, CutTo{PEnd: s.k.leader().end(), PEpoch: s.k.pe, Gen: s.gen()}, s.name+"again")
 		s.w.no(err)
@@ -137,6 +139,7 @@ func (s *side) fetch(src *side) bool {
 	}
 	s.valid = true
 	s.suspect = false
+	s.baseLoss = src.k.losses
 	i := slices.IndexFunc(src.live(), func(b lrec) bool { return b.VEnd > o.pos })
 	if i < 0 {
 		return false
@@ -158,11 +161,11 @@ func (s *side) fetch(src *side) bool {
 	case FenceFirst:
 		nb, err := s.book.To(StateEpochFencing)
 		s.w.no(err)
-		nb.Log = l.Raised(b.Epoch, s.k.pe)
+		nb.Log = l.Raised(b.Epoch, s.k.pe, s.headroom)
 		s.put(nb, "EPOCH_FENCING, shown %d", nb.Log.Shown(s.k.pe))
 		return true
 	case FenceLater:
-		l = l.Raised(b.Epoch, s.k.pe)
+		l = l.Raised(b.Epoch, s.k.pe, s.headroom)
 	}
 	if n := l.WithEpoch(b.Epoch, b.V); n != s.book.Log {
 		nb := s.book

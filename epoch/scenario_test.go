@@ -39,7 +39,7 @@ func TestScenariosCoverHazards(t *testing.T) {
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		require.NoError(t, err)
-		for _, m := range regexp.MustCompile(`(?m)^scenario id=(\S+)`).FindAllStringSubmatch(string(b), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:scenario |# E3 \()id=([^\s)]+)`).FindAllStringSubmatch(string(b), -1) {
 			have[m[1]] = true
 		}
 	}
@@ -47,6 +47,9 @@ func TestScenariosCoverHazards(t *testing.T) {
 		"facts-1", "facts-2", "facts-3",
 		"H1", "H2", "H3", "H5", "H6", "H11", "H12", "H14", "M1", "M2", "M7", "M8", "M9", "M11", "M22",
 		"F2", "F3", "F4a", "F4b", "F4c", "F4d", "F6", "F7", "F8", "F9", "F12", "F13",
+		"E1", "E2", "E3", "E4", "E5", "E6", "alignment", "stopping", "ule", "flip", "fencing", "H4", "H7", "H9", "H10", "H15", "H17",
+		"H3-opening", "H5-stop", "H6-history", "M4", "M5", "M10", "M11-stop", "M14", "M18", "M18-both", "M25", "M26",
+		"F1", "F1-stop", "F2-history", "F4d-ule", "F5", "F5-tail", "F6-stop", "F10", "F11", "F13-retry",
 	} {
 		require.True(t, have[id], "no scenario for %s in testdata", id)
 	}
@@ -58,6 +61,9 @@ type scenario struct {
 	c    Chain
 	ix   *Index
 	tx   *TimeIndex
+
+	w     *sides
+	trace []string
 }
 
 func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
@@ -122,6 +128,9 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	case "joined":
 		return dumpChain(s.l.Joined(parseChain(t, d.Input)))
 	}
+	if out, ok := s.lifecycle(t, d); ok {
+		return out
+	}
 	return s.change(t, d)
 }
 
@@ -172,6 +181,9 @@ func (s *scenario) walk(d *datadriven.TestData) string {
 		fmt.Fprintf(&b, "p%-3d %s", x.P, v)
 		if v == Live || v == Below {
 			fmt.Fprintf(&b, " %d..%d(%d)", pl.V, pl.VEnd, pl.Epoch)
+			if d.HasArg("spans") {
+				fmt.Fprintf(&b, " span %d", pl.Span)
+			}
 		}
 		b.WriteByte('\n')
 	}

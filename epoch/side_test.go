@@ -15,14 +15,14 @@ type side struct {
 	name string
 	k    *kafka
 
-	book    Book // durable
-	path    []string
-	why     string // of FAILED
-	discard bool
-	support bool
-	step    int32
-	zombies []kbatch // writes given up that may still land
-	own     *owner
+	book           Book // durable
+	path           []string
+	why            string // of FAILED
+	discard        bool
+	support        bool
+	step, headroom int32
+	zombies        []kbatch // writes given up that may still land
+	own            *owner
 
 	shown     int32
 	pairLoss  map[string]int // cluster → its losses when the pair about it was stored here
@@ -48,7 +48,7 @@ type owner struct {
 
 func newSide(w *sides, name string, replicas int) *side {
 	return &side{
-		w: w, name: name, k: newKafka(replicas), step: 1, support: true,
+		w: w, name: name, k: newKafka(replicas), step: 1, headroom: FenceHeadroom, support: true,
 		book:     Book{State: StateUnknown, Log: &Log{}, Self: Identity{Cluster: name, TopicID: "t" + name}},
 		pairLoss: map[string]int{}, unsettled: map[int]bool{},
 	}
@@ -116,6 +116,7 @@ func (s *side) lead() int32 { return s.log().Shown(s.k.pe) }
 func (s *side) recovered(pEnd int64) Recovered {
 	in := RecoverInput{PStart: s.k.pStart, PEnd: pEnd, LeaderEpoch: s.k.pe}
 	in.MayLand = s.own == nil || s.own.doubt
+	in.NativeWhole = s.log().Open().Kind == Native && s.log().NativeLost(s.k.leader().epochs, s.k.leader().end()) == nil
 	r := s.log().Recover(in)
 	for range 200 {
 		from, to, ok := r.Next()
@@ -425,7 +426,7 @@ func (s *side) stopStep(stale bool) bool {
 		}
 	case StopWrite:
 		if !s.book.BeforeCut() {
-			s.pairLoss[s.book.Source.Cluster] = s.source().k.losses
+			s.pairLoss[s.book.Source.Cluster] = s.baseLoss
 			s.pairLoss["own"+s.book.Source.Cluster] = s.k.losses
 		}
 		s.own = nil

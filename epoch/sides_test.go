@@ -109,7 +109,7 @@ func (w *sides) check() {
 		for _, x := range s.live() {
 			w.that(x.V >= end, "%s: v%d after %d", s.name, x.V, end)
 			w.that(x.Epoch >= epoch, "%s: epoch %d after %d at v%d", s.name, x.Epoch, epoch, x.V)
-			w.that(chain.At(max(x.V, s.vStart())) == x.Epoch, "%s: chain %v at v%d, the record has %d", s.name, chain, x.V, x.Epoch)
+			w.that(x.VEnd <= s.vStart() || chain.At(max(x.V, s.vStart())) == x.Epoch, "%s: chain %v at v%d, the record has %d", s.name, chain, x.V, x.Epoch)
 			end, epoch = x.VEnd, x.Epoch
 			if x.kind != 'd' {
 				continue

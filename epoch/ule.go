@@ -15,8 +15,8 @@ const (
 	TruncAskEnd                         // ask the source's OffsetForLeaderEpoch for Epoch: Epoched
 	TruncAskLSO                         // ask its ListOffsets(latest, read_committed) until it answers: Stable
 	TruncAskEnds                        // ask its log start and end: Ranged
-	TruncCut                            // new generation at T: no live record goes, so go on, no ULE_RECOVERY
-	TruncULE                            // cut to T, ULE_RECOVERY, MIRRORING when all instances have it
+	TruncCut                            // new generation at T, MoveStart: no live record goes, so go on, no ULE_RECOVERY
+	TruncULE                            // cut to T, MoveStart, ULE_RECOVERY, MIRRORING when all instances have it
 	TruncShadow                         // the same on a compacted topic: mirror anew as a shadow generation (H15)
 	TruncRestart                        // retention passed us: Restart at T, count and report the gap
 	TruncFail                           // FAILED, not retryable
