@@ -53,6 +53,7 @@ type Truncation struct {
 	anew    bool  // and nothing of it is shown here
 	ends    bool  // the source's log start and end are wanted
 	stable  bool  // its LSO is known
+	low     bool  // a Fetch answer's LSO was below our position
 }
 
 func (x *Truncation) begin() {
@@ -120,7 +121,10 @@ func (x *Truncation) Ranged(start, end int64) {
 // Unstable takes a last stable offset below our position, as a Fetch answer
 // carries it. A new leader's lags with its high watermark, so this decides
 // nothing yet.
-func (x *Truncation) Unstable() { x.begin() }
+func (x *Truncation) Unstable() {
+	x.begin()
+	x.low = true
+}
 
 // Stable takes the source's last stable offset from ListOffsets, read_committed,
 // under its present leader epoch: a broker (2.2 and up, KIP-207) answers that
@@ -147,7 +151,7 @@ func (x *Truncation) Next() TruncStep {
 		return TruncStep{Do: TruncFail, Why: "the source does not know the leader epoch that was mirrored last: its topic was made anew, or its metadata were put back. Compare the two topics"}
 	case x.ask >= 0:
 		return TruncStep{Do: TruncAskEnd, Epoch: x.ask}
-	case !x.stable:
+	case !x.stable && (x.low || x.t < x.Position):
 		return TruncStep{Do: TruncAskLSO}
 	}
 	t := min(x.t, x.RereadEnd)
