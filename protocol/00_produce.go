@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -126,6 +127,12 @@ func (t *ProduceTopic) decode(version int16, r *wireReader) {
 		t.Partitions = append(t.Partitions, p)
 	}
 	t.Tags = r.tags()
+}
+
+// SetAcks changes acks, in the body too.
+func (q *ProduceRequest) SetAcks(acks int16) {
+	q.Acks = acks
+	binary.BigEndian.PutUint16(q.body[q.topicsAt-6:], uint16(acks)) // acks and timeout stand before the topics
 }
 
 // Count gives the number of refused and of all partitions.

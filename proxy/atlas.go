@@ -28,6 +28,8 @@ type chart struct {
 
 	dead []deadRange // stretches without a live batch that were read through
 
+	pe int32 // newest physical epoch in the open native span that was looked into
+
 	startP, startV int64 // the first live batch at or above physical log start startP begins at startV
 
 	times     *epoch.TimeIndex // of every live batch in [timesFrom, timesTo); nil: not needed so far
@@ -52,7 +54,7 @@ func (a *atlas) chart(k partKey, l *epoch.Log) *chart {
 	if set := spansOf(l); c.spans != set || c.index == nil {
 		c.spans, c.index = set, epoch.NewIndex(maxSamples)
 		c.startP, c.startV = -1, -1
-		c.times, c.dead = nil, nil
+		c.times, c.dead, c.pe = nil, nil, 0
 	}
 	return c
 }
@@ -123,6 +125,15 @@ func (c *chart) floor(v int64) (epoch.Sample, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.index.Floor(v)
+}
+
+// vouched notes that the leader of physical epoch pe had lost nothing below the
+// open native span, and returns the newest such epoch.
+func (c *chart) vouched(pe int32) int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pe = max(c.pe, pe)
+	return c.pe
 }
 
 func (c *chart) setStart(p, v int64) {

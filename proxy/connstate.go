@@ -1,6 +1,10 @@
 package proxy
 
-import "github.com/lockstep-kafka/lockstep/epoch"
+import (
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+)
 
 // partKey names a partition by topic name.
 type partKey struct {
@@ -38,6 +42,10 @@ type cursor struct {
 	// ru: the broker's last stable offset was below its high watermark in a
 	// mirrored span, so this partition is read READ_UNCOMMITTED (H16).
 	ru bool
+	// sound is when the broker behind was last asked whether the open native
+	// span is whole (native.go).
+	sound time.Time
+	bump  int32 // of the log it was used with last
 }
 
 // mark says: who wants v reads on at p, and the chain of batches stands there at
@@ -85,6 +93,7 @@ func (s *connState) cursor(k partKey, l *epoch.Log) *cursor {
 		c.forget()
 		c.spans = set
 	}
+	c.bump = l.Bump
 	return c
 }
 
@@ -110,7 +119,7 @@ func (c *cursor) advance(m mark) {
 // forget drops what is known, not the isolation alarm.
 func (c *cursor) forget() {
 	c.lose()
-	c.seen = -1
+	c.seen, c.sound = -1, time.Time{}
 }
 
 // lose drops where to read on.

@@ -58,6 +58,8 @@ type exchange interface {
 	// After calls cb on the loop after d unless cancelled or the exchange ended
 	// before.
 	After(d time.Duration, cb func()) (cancel func())
+	// OnEnd calls f once when the exchange has ended in whatever way.
+	OnEnd(f func())
 	// State is what handlers keep per client connection.
 	State() *connState
 	// BrokerID is the broker this connection's listener stands for, -1 for

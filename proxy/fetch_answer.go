@@ -94,7 +94,7 @@ func (f *fetch) judgePart(p *fetchPart, done func()) {
 	case p.moved(now):
 		done()
 		return
-	case raw.ErrorCode == kerr.OffsetOutOfRange.Code:
+	case raw.ErrorCode == kerr.OffsetOutOfRange.Code, raw.Diverging.Set:
 		f.outOfRange(p, done)
 		return
 	}
@@ -143,8 +143,9 @@ func (p *fetchPart) moved(now *ledger.Partition) bool {
 	return false
 }
 
-// outOfRange: the broker has nothing at the physical offset we asked for. That
-// says nothing of the virtual one: look again.
+// outOfRange: the broker has nothing at the physical offset we asked for, which
+// says nothing of the virtual one; or, in the open native span, something else
+// than the client has read. Look again, with care (H12).
 func (f *fetch) outOfRange(p *fetchPart, done func()) {
 	f.x.State().cursor(p.partKey, p.log.Log).forget()
 	if p.tried { // found again, refused again: a follower that lags, or a leader that lost its tail
@@ -180,6 +181,7 @@ type pick struct {
 	chain   int64 // chain end there, -1: not known
 	held    bool
 	hidden  int
+	pe      int32 // newest physical epoch of what lies in the open native span
 }
 
 // choose walks over the records and picks what may be shown: live batches of
@@ -230,6 +232,9 @@ func (p *fetchPart) choose(records []byte) pick {
 				return out // one span an answer (M10)
 			}
 		}
+		if at.Span == len(l.Spans)-1 && !e.Stamped {
+			out.pe = max(out.pe, e.PEpoch)
+		}
 		out.batches = append(out.batches, shown{hit: hit{b, e, at}, from: from, to: from + len(b)})
 		out.next, out.chain = e.PEnd(), e.ChainEnd()
 		if !e.Stamped {
@@ -251,8 +256,33 @@ func (f *fetch) show(p *fetchPart, raw protocol.FetchPartition, done func()) {
 	if out.hidden > 0 && f.h.count.hidden != nil {
 		f.h.count.hidden(p.partKey.topic, p.partKey.partition, out.hidden)
 	}
-	f.slow(p, &out, func() {
-		f.finish(p, raw, out, records, done)
+	f.vouch(p, out.pe, func(code int16) {
+		if code != 0 {
+			p.fail(code)
+			done()
+			return
+		}
+		f.slow(p, &out, func() {
+			f.finish(p, raw, out, records, done)
+		})
+	})
+}
+
+// vouch looks, when there is something of a leader epoch in the open native span
+// that this instance has not met yet, whether that leader still had everything
+// below the span (H4, F5). A new epoch costs one look-up for all connections.
+func (f *fetch) vouch(p *fetchPart, pe int32, done func(code int16)) {
+	s := nativeSpan(p.log.Log)
+	c := f.h.atlas.chart(p.partKey, p.log.Log)
+	if s == nil || pe <= s.PEpoch || pe <= c.vouched(0) {
+		done(0)
+		return
+	}
+	f.reader(p.partKey).sound(p.log, true, func(code int16) {
+		if code == 0 {
+			c.vouched(pe)
+		}
+		done(code)
 	})
 }
 
@@ -393,8 +423,18 @@ func (p *fetchPart) marks(raw protocol.FetchPartition, out pick, end, seen int64
 	}
 	if len(out.batches) > 0 {
 		if s := l.Spans[out.batches[0].at.Span]; s.Kind == epoch.Native {
+			// No transaction is open where a span begins or ends (H9). One that began
+			// elsewhere has its marker elsewhere too: a client that is told of it
+			// would drop what the same producer wrote here (M10).
+			limit := maxOffset
+			if i := out.batches[0].at.Span; i+1 < len(l.Spans) {
+				limit = l.Spans[i+1].PStart
+			}
 			for _, t := range raw.Aborted {
-				t.FirstOffset = max(t.FirstOffset, s.PStart) - s.PStart + s.VStart
+				if t.FirstOffset < s.PStart || t.FirstOffset >= limit {
+					continue
+				}
+				t.FirstOffset += s.VStart - s.PStart
 				a.Aborted = append(a.Aborted, t)
 			}
 		}

@@ -160,6 +160,7 @@ func (f *fetch) planPart(p *fetchPart, done func()) {
 		done()
 		return
 	}
+	f.blind(p)
 	if _, ok := physicalEpoch(p.log, p.currentEpoch); !ok {
 		p.refuse(kerr.FencedLeaderEpoch.Code)
 		done()
@@ -179,15 +180,31 @@ func (f *fetch) planPart(p *fetchPart, done func()) {
 	}
 }
 
+// blind counts readers without epochs that stand above a cut: nothing can tell
+// them, as with Kafka itself.
+func (f *fetch) blind(p *fetchPart) {
+	c := f.x.State().cursors[p.partKey]
+	l := p.log.Log
+	if c == nil || p.currentEpoch >= 0 || p.lastEpoch >= 0 || c.bump >= l.Bump || c.next.v != p.offset {
+		return
+	}
+	if s := l.Open(); s.Kind == epoch.Mirrored && s.VStart < p.offset && f.h.count.blind != nil {
+		f.h.count.blind(p.partKey.topic, p.partKey.partition)
+	}
+}
+
 // check is what a broker would say before it reads (facts §3). The leader
 // epoch is checked by the broker itself.
 func (p *fetchPart) check(e ends, start int64) (epoch.FetchAnswer, epoch.Entry) {
-	shown := p.currentEpoch
+	shown, last := p.currentEpoch, p.lastEpoch
 	if shown < 0 {
 		shown = math.MaxInt32
 	}
+	if asksBroker(p.log.Log, last) {
+		last = -1 // asked with the Fetch itself, or by settle
+	}
 	return p.log.Log.CheckFetch(epoch.FetchCheck{
-		Offset: p.offset, CurrentLeaderEpoch: -1, LastFetchedEpoch: p.lastEpoch, LeaderEpoch: shown,
+		Offset: p.offset, CurrentLeaderEpoch: -1, LastFetchedEpoch: last, LeaderEpoch: shown,
 		Start: start, VirtualEnd: e.virtual, Position: e.position, EverShown: e.shown,
 	})
 }
@@ -214,6 +231,8 @@ func (f *fetch) seek(p *fetchPart, done func()) {
 				done()
 			case p.offset < start:
 				f.confirm(p, done)
+			case nativeSpan(p.log.Log) != nil: // the broker knows the end
+				f.locate(p, r, -1, done)
 			case p.offset <= max(endBelow(p.log, r.end).position, p.log.Log.Open().VStart):
 				f.locate(p, r, -1, done)
 			default:
@@ -257,30 +276,68 @@ func (f *fetch) confirm(p *fetchPart, done func()) {
 			done()
 			return
 		}
-		r := f.reader(p.partKey)
-		r.bounded = false
+		f.look(p, f.reader(p.partKey), done)
+	})
+}
+
+// look reads start and end anew, and settles.
+func (f *fetch) look(p *fetchPart, r *reader, done func()) {
+	refuse := func(code int16) bool {
+		if code != 0 {
+			p.refuse(code)
+			done()
+		}
+		return code != 0
+	}
+	r.bounded = false
+	r.sound(p.log, true, func(code int16) {
+		if refuse(code) {
+			return
+		}
 		r.bounds(func(code int16) {
-			if code != 0 {
-				p.refuse(code)
-				done()
+			if refuse(code) {
 				return
 			}
 			r.virtualStart(p.log, func(start int64, code int16) {
-				if code != 0 {
-					p.refuse(code)
-					done()
+				if refuse(code) {
 					return
 				}
 				r.tail(p.log, r.end, func(e ends, code int16) {
-					if code != 0 {
-						p.refuse(code)
-						done()
-						return
+					if !refuse(code) {
+						f.settleNative(p, r, e, start, done)
 					}
-					f.settle(p, r, e, start, done)
 				})
 			})
 		})
+	})
+}
+
+// settleNative is settle for a last fetched epoch of the open native span, which
+// the broker knows about; any other passes.
+func (f *fetch) settleNative(p *fetchPart, r *reader, e ends, start int64, done func()) {
+	if nativeSpan(p.log.Log) != nil && !p.tried {
+		// What lies above the high watermark may be in range all the same: the
+		// broker knows.
+		e = ends{maxOffset, maxOffset, -1}
+	}
+	if !asksBroker(p.log.Log, p.lastEpoch) {
+		f.settle(p, r, e, start, done)
+		return
+	}
+	r.endOffset(p.log, p.lastEpoch, func(at int32, end int64, code int16) {
+		switch {
+		case code != 0:
+			p.refuse(code)
+		case at < 0 || p.offset < start:
+			p.refuse(kerr.OffsetOutOfRange.Code)
+		case at < p.lastEpoch || end < p.offset:
+			p.refuse(0)
+			p.split = epoch.Entry{Epoch: at, Start: end}
+		default:
+			f.settle(p, r, e, start, done)
+			return
+		}
+		done()
 	})
 }
 
@@ -288,6 +345,9 @@ func (f *fetch) settle(p *fetchPart, r *reader, e ends, start int64, done func()
 	answer, split := p.check(e, start)
 	switch answer {
 	case epoch.FetchRead, epoch.FetchEmpty:
+		if e.virtual == maxOffset {
+			e.virtual = -1
+		}
 		f.locate(p, r, e.virtual, done)
 		return
 	case epoch.FetchNotAvailable:

@@ -173,6 +173,9 @@ func (p *fetchPart) upstream() protocol.FetchRequestPartition {
 			a.CurrentLeaderEpoch = pe
 		}
 	}
+	if p.log != nil && !p.decided() && asksBroker(p.log.Log, p.lastEpoch) && p.p >= p.log.Log.Open().PStart {
+		a.LastFetchedEpoch = p.lastEpoch - p.log.Log.Open().Bump
+	}
 	return a
 }
 

@@ -11,15 +11,16 @@ import (
 )
 
 // listOffsets is one ListOffsets request with a mirror topic in it. The broker
-// is asked twice: for ordinary topics as the client did, and for the physical
-// answers of mirror partitions, read_uncommitted (a broker's read_committed
-// answer means nothing on a mirrored span, M8). Those are then turned into what
-// is shown.
+// is asked for ordinary topics, and for STOPPED partitions, as the client did;
+// and for the physical answers of mirrored partitions, read_uncommitted (a
+// broker's read_committed answer means nothing on a mirrored span, M8). Those of
+// mirror partitions are then turned into what is shown.
 type listOffsets struct {
 	h       *handlers
 	x       exchange
 	q       *kmsg.ListOffsetsRequest
 	resp    *kmsg.ListOffsetsResponse
+	raw     []kmsg.ListOffsetsResponseTopic // of mirror partitions
 	lookups []*offsetLookup
 	spent   int64
 }
@@ -29,7 +30,9 @@ type offsetLookup struct {
 	key       partKey
 	timestamp int64
 	current   int32
+	isolation int8 // that of the client for a STOPPED partition, else read_uncommitted
 	log       *ledger.Partition
+	raw       kmsg.ListOffsetsResponseTopicPartition
 	out       kmsg.ListOffsetsResponseTopicPartition
 }
 
@@ -43,15 +46,16 @@ func (h *handlers) handleListOffsets(x exchange, version int16, body []byte) {
 	f.resp.Version = version
 	rest := *q
 	rest.Topics = nil
-	mirror := kmsg.NewPtrListOffsetsRequest()
-	mirror.Version, mirror.ReplicaID, mirror.IsolationLevel, mirror.TimeoutMillis = version, q.ReplicaID, 0, q.TimeoutMillis
+	native := rest
+	mirror := rest
+	mirror.IsolationLevel = 0
 	for _, t := range q.Topics {
 		if !h.view.Topic(t.Topic) {
 			rest.Topics = append(rest.Topics, t)
 			continue
 		}
-		ask := t
-		ask.Partitions = nil
+		mirrored, stopped := t, t
+		mirrored.Partitions, stopped.Partitions = nil, nil
 		for _, p := range t.Partitions {
 			l := &offsetLookup{key: partKey{t.Topic, p.Partition}, timestamp: p.Timestamp, current: p.CurrentLeaderEpoch}
 			l.log = h.partition(l.key, [16]byte{})
@@ -60,9 +64,19 @@ func (h *handlers) handleListOffsets(x exchange, version int16, body []byte) {
 				p.CurrentLeaderEpoch = fencedBy(l.log, l.current)
 			}
 			f.lookups = append(f.lookups, l)
-			ask.Partitions = append(ask.Partitions, p)
+			if l.log != nil && nativeSpan(l.log.Log) != nil {
+				l.isolation = q.IsolationLevel
+				stopped.Partitions = append(stopped.Partitions, p)
+			} else {
+				mirrored.Partitions = append(mirrored.Partitions, p)
+			}
 		}
-		mirror.Topics = append(mirror.Topics, ask)
+		if len(mirrored.Partitions) > 0 {
+			mirror.Topics = append(mirror.Topics, mirrored)
+		}
+		if len(stopped.Partitions) > 0 {
+			native.Topics = append(native.Topics, stopped)
+		}
 	}
 	if len(f.lookups) == 0 {
 		x.Forward()
@@ -74,24 +88,35 @@ func (h *handlers) handleListOffsets(x exchange, version int16, body []byte) {
 			f.resp.Topics = append(f.resp.Topics, r.Topics...)
 		})
 	}
-	ask(x, mirror, func(r *kmsg.ListOffsetsResponse) {
-		f.resp.ThrottleMillis = max(f.resp.ThrottleMillis, r.ThrottleMillis)
-		f.translate(r, 0)
-	})
+	var questions []*kmsg.ListOffsetsRequest
+	for _, q := range [...]*kmsg.ListOffsetsRequest{&native, &mirror} {
+		if len(q.Topics) > 0 {
+			questions = append(questions, q)
+		}
+	}
+	for i, q := range questions {
+		ask(x, q, func(r *kmsg.ListOffsetsResponse) {
+			f.resp.ThrottleMillis = max(f.resp.ThrottleMillis, r.ThrottleMillis)
+			f.raw = append(f.raw, r.Topics...)
+			if i == len(questions)-1 {
+				f.translate(0)
+			}
+		})
+	}
 }
 
 // translate goes through the broker's physical answers from the i-th look-up on.
-func (f *listOffsets) translate(r *kmsg.ListOffsetsResponse, i int) {
+func (f *listOffsets) translate(i int) {
 	if i == len(f.lookups) {
 		f.reply()
 		return
 	}
 	l := f.lookups[i]
-	next := func() { f.translate(r, i+1) }
+	next := func() { f.translate(i + 1) }
 	l.out = kmsg.NewListOffsetsResponseTopicPartition()
 	l.out.Partition, l.out.ErrorCode = l.key.partition, kerr.UnknownServerError.Code
 	raw := l.out
-	for _, t := range r.Topics {
+	for _, t := range f.raw {
 		for _, p := range t.Partitions {
 			if t.Topic == l.key.topic && p.Partition == l.key.partition {
 				raw = p
@@ -118,8 +143,25 @@ func (f *listOffsets) translate(r *kmsg.ListOffsetsResponse, i int) {
 		next()
 		return
 	}
-	l.log = p
-	rd := &reader{h: f.h, x: f.x, key: l.key, spent: &f.spent}
+	if spansOf(p.Log) != spansOf(l.log.Log) { // stopped, or started again, meanwhile
+		l.fail(retryLater)
+		next()
+		return
+	}
+	l.log, l.raw = p, raw
+	rd := &reader{h: f.h, x: f.x, key: l.key, spent: &f.spent, isolation: l.isolation}
+	rd.sound(p, false, func(code int16) {
+		if code != 0 {
+			l.fail(code)
+			next()
+			return
+		}
+		f.turn(l, rd, raw, next)
+	})
+}
+
+// turn makes what is shown of a broker's answer.
+func (f *listOffsets) turn(l *offsetLookup, rd *reader, raw kmsg.ListOffsetsResponseTopicPartition, next func()) {
 	switch ts := l.timestamp; {
 	case ts == protocol.TimestampLatest:
 		f.latest(l, rd, raw.Offset, next)
@@ -158,7 +200,11 @@ func (f *listOffsets) latest(l *offsetLookup, r *reader, hw int64, next func()) 
 		if code != 0 {
 			l.fail(code)
 		} else {
-			l.answer(e.virtual, -1, l.log.Log.Chain.Newest())
+			pe := l.log.Log.Chain.Newest()
+			if nativeSpan(l.log.Log) != nil {
+				pe = nativeEpoch(l.log.Log, hw, e.virtual, l.raw.LeaderEpoch)
+			}
+			l.answer(e.virtual, -1, pe)
 		}
 		next()
 	})
@@ -177,7 +223,7 @@ func (f *listOffsets) earliest(l *offsetLookup, r *reader, physical int64, next 
 			if code != 0 {
 				l.fail(code)
 			} else {
-				l.answer(v, -1, l.log.Log.Chain.At(v))
+				l.answer(v, -1, nativeEpoch(l.log.Log, physical, v, l.raw.LeaderEpoch))
 			}
 			next()
 		})
@@ -230,6 +276,8 @@ func (f *listOffsets) atTime(l *offsetLookup, r *reader, p, ts int64, indexed bo
 			case !ok:
 				l.answer(-1, -1, -1)
 				next()
+			case h.head.Control:
+				f.atTime(l, r, h.at.PEnd, ts, indexed, next)
 			case h.batch.MaxTimestamp() >= ts:
 				// If it is not there after all (a wrong maximum in the header),
 				// the next one.
@@ -323,7 +371,7 @@ func (f *listOffsets) index(l *offsetLookup, r *reader, from int64, done func(co
 	}
 	r.scan(l.log.Log, start, r.end, maxScanBytes, func(b protocol.Batch, e epochBatch) bool {
 		_, live, ahead := place(l.log.Log, e)
-		if live {
+		if live && !e.Control {
 			c.addTime(e.P, e.PEnd(), b.MaxTimestamp())
 		}
 		return !ahead

@@ -14,6 +14,7 @@ type epochLookup struct {
 	current int32
 	asked   int32
 	log     *ledger.Partition
+	native  bool // the broker's answer is mapped
 	code    int16
 	epoch   int32
 	end     int64
@@ -49,8 +50,12 @@ func (h *handlers) handleOffsetForLeaderEpoch(x exchange, version int16, body []
 			p.CurrentLeaderEpoch, p.LeaderEpoch = -1, 0
 			if l.log != nil {
 				p.CurrentLeaderEpoch = fencedBy(l.log, l.current)
-				// (-1, -1) for this says: above the leader epoch shown.
+				// (-1, -1) for this says: above the leader epoch shown. An epoch of the
+				// open native span is the broker's own.
 				p.LeaderEpoch = max(l.asked-l.log.Log.Bump, 0)
+				if l.native = asksBroker(l.log.Log, l.asked); l.native {
+					p.LeaderEpoch = l.asked - l.log.Log.Open().Bump
+				}
 			}
 			f.parts = append(f.parts, l)
 		}
@@ -112,9 +117,36 @@ func (f *epochLookups) answer(i int) {
 		next()
 		return
 	}
-	above := raw.EndOffset < 0 // of the epoch asked for less the bump: above the broker's own
+	above := raw.EndOffset < 0                  // of the epoch asked for less the bump: above the broker's own
+	if spansOf(now.Log) != spansOf(l.log.Log) { // stopped, or started again, meanwhile
+		l.code = retryLater
+		next()
+		return
+	}
 	l.log = now
 	r := &reader{h: f.h, x: f.x, key: l.key, spent: &f.spent}
+	if !l.native {
+		f.fromChain(l, r, above, next)
+		return
+	}
+	r.sound(now, above, func(code int16) {
+		switch {
+		case code != 0:
+			l.code = code
+			next()
+		case above:
+			f.fromChain(l, r, above, next)
+		default:
+			s := nativeSpan(now.Log)
+			l.epoch, l.end = joined(now.Log, s, answeredEpoch(f.resp.Version, raw, l.asked-s.Bump), raw.EndOffset)
+			next()
+		}
+	})
+}
+
+// fromChain answers from the ledger's chain. above: the epoch asked for is above
+// the broker's own.
+func (f *epochLookups) fromChain(l *epochLookup, r *reader, above bool, next func()) {
 	f.lookUp(l, r, func() {
 		switch {
 		case l.code != 0 || l.end >= 0 || l.asked < 0:

@@ -7,8 +7,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/lockstep-kafka/lockstep/epoch"
-	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
@@ -16,20 +14,30 @@ import (
 // written is taken out, the rest is sent on, and the answers are put together
 // (M15).
 type produce struct {
-	h        *handlers
-	x        exchange
-	q        protocol.ProduceRequest
-	name     map[*protocol.ProducePartition]string
-	writable bool // a STOPPED partition is in it: its answer has to be mapped
+	h      *handlers
+	x      exchange
+	q      protocol.ProduceRequest
+	stops  []*stoppedPart // STOPPED partitions in it: their answers have to be mapped
+	first  string         // the first refusal's message
+	silent bool           // acks=0
+}
+
+// stoppedPart is a STOPPED partition in a Produce request.
+type stoppedPart struct {
+	nativeCheck
+	id   [16]byte
+	p    *protocol.ProducePartition
+	anon bool // a producer without an id: nobody remembers its batches
 }
 
 func (h *handlers) handleProduce(x exchange, version int16, body []byte) {
-	f := &produce{h: h, x: x, name: map[*protocol.ProducePartition]string{}}
+	f := &produce{h: h, x: x}
 	if err := f.q.Decode(version, body); err != nil {
 		badRequest(x, err)
 		return
 	}
-	first := ""
+	x.OnEnd(h.writes.begin()) // before the view is looked at
+	var checks []*nativeCheck
 	for i := range f.q.Topics {
 		t := &f.q.Topics[i]
 		name, ok := h.mirrorTopic(t.Name, t.ID)
@@ -37,34 +45,73 @@ func (h *handlers) handleProduce(x exchange, version int16, body []byte) {
 			continue
 		}
 		for j := range t.Partitions {
-			p := &t.Partitions[j]
-			f.name[p] = name
-			code, message := h.mayProduce(name, t.ID, p)
-			if code == 0 {
-				f.writable = true
+			s := &stoppedPart{id: t.ID, p: &t.Partitions[j]}
+			s.key = partKey{name, s.p.Partition}
+			if !f.allow(s) {
 				continue
 			}
-			if first == "" {
-				first = message
+			if b, _, err := protocol.NextBatch(s.p.Records); err == nil {
+				s.anon = b.ProducerID() < 0
 			}
-			p.Refuse(code, message)
-			if h.count.refused != nil {
-				h.count.refused(name, p.Partition, "Produce")
-			}
+			f.stops = append(f.stops, s)
+			checks = append(checks, &s.nativeCheck)
 		}
 	}
+	if len(f.stops) == 0 {
+		f.proceed()
+		return
+	}
+	h.sound(x, false, checks, func() {
+		for _, s := range f.stops { // the ledger may have moved meanwhile
+			if s.code != 0 {
+				f.refuse(s, s.code, fmt.Sprintf("topic %s partition %d: the destination's leader has changed, and what it has is not known yet", s.key.topic, s.key.partition))
+			} else {
+				f.allow(s)
+			}
+		}
+		f.proceed()
+	})
+}
+
+// allow looks whether a partition may be written, and refuses it if not.
+func (f *produce) allow(s *stoppedPart) bool {
+	code, message := f.h.mayProduce(s.key.topic, s.id, s.p)
+	if code != 0 {
+		f.refuse(s, code, message)
+		return false
+	}
+	s.log = f.h.partition(s.key, s.id)
+	return s.log != nil
+}
+
+func (f *produce) refuse(s *stoppedPart, code int16, message string) {
+	if f.first == "" {
+		f.first = message
+	}
+	s.p.Refuse(code, message)
+	if f.h.count.refused != nil {
+		f.h.count.refused(s.key.topic, s.key.partition, "Produce")
+	}
+}
+
+// proceed sends on what is left.
+func (f *produce) proceed() {
 	refused, all := f.q.Count()
 	switch {
-	case refused == 0 && !f.writable:
-		x.Forward()
 	case refused > 0 && f.q.Acks == 0:
-		x.Close(ReasonAcks0Refused, fmt.Errorf("produce with acks=0 refused: %s", first))
+		f.x.Close(ReasonAcks0Refused, fmt.Errorf("produce with acks=0 refused: %s", f.first))
+	case refused == 0 && len(f.stops) == 0:
+		f.x.Forward()
 	case f.q.Acks == 0:
-		x.Forward()
+		// Nobody could say when it has been written, or where: the broker is asked
+		// to answer, the client isn't.
+		f.silent = true
+		f.q.SetAcks(1)
+		f.sendOn()
 	case refused == 0:
 		f.sendOn()
 	case refused == all:
-		f.authorise(func() { x.Reply([][]byte{f.q.AppendAnswer(nil)}) })
+		f.authorise(func() { f.x.Reply([][]byte{f.q.AppendAnswer(nil)}) })
 	default:
 		f.authorise(f.sendOn)
 	}
@@ -156,88 +203,139 @@ func (f *produce) sendOn() {
 		if err == nil {
 			err = protocol.AdjustLeaderEpochs(protocol.KeyProduce, f.q.Version, body, f.h.shownEpoch)
 		}
-		to := addresses(f.x)
-		if err == nil && (f.writable || to == nil) {
-			body, err = f.mapAnswer(body, to == nil)
-		}
+		r := kmsg.NewPtrProduceResponse()
 		if err == nil {
-			body, err = f.q.MergeAnswer(body)
-		}
-		if err == nil && to != nil {
-			body, err = protocol.RewriteAddresses(protocol.KeyProduce, f.q.Version, body, to)
+			err = protocol.DecodeBody(f.q.Version, body, r)
 		}
 		if err != nil {
-			if !errors.Is(err, errExchangeOver) {
-				f.x.Close(ReasonProtocolError, err)
-			}
+			f.failed(err)
 			return
 		}
-		f.x.Reply([][]byte{body})
+		f.mapAnswer(r, func() { f.reply(r) })
 	})
 }
 
-// mapAnswer turns the base offsets of STOPPED mirror partitions into virtual
-// ones; strip takes out the node endpoints.
-func (f *produce) mapAnswer(body []byte, strip bool) ([]byte, error) {
-	r := kmsg.NewPtrProduceResponse()
-	if err := protocol.DecodeBody(f.q.Version, body, r); err != nil {
-		return nil, fmt.Errorf("produce answer: %w", err)
+func (f *produce) failed(err error) {
+	if !errors.Is(err, errExchangeOver) {
+		f.x.Close(ReasonProtocolError, fmt.Errorf("produce answer: %w", err))
 	}
-	if strip {
+}
+
+func (f *produce) reply(r *kmsg.ProduceResponse) {
+	if f.silent {
+		for _, t := range r.Topics {
+			for _, a := range t.Partitions {
+				if a.ErrorCode != 0 { // as a broker does
+					f.x.Close(ReasonAcks0Refused, fmt.Errorf("produce with acks=0 to %s failed: %w", t.Topic, kerr.ErrorForCode(a.ErrorCode)))
+					return
+				}
+			}
+		}
+		f.x.ReplyNothing()
+		return
+	}
+	to := addresses(f.x)
+	if to == nil {
 		r.Brokers = nil
 	}
+	body, err := f.q.MergeAnswer(r.AppendTo(nil))
+	if err == nil && to != nil {
+		body, err = protocol.RewriteAddresses(protocol.KeyProduce, f.q.Version, body, to)
+	}
+	if err != nil {
+		f.failed(err)
+		return
+	}
+	f.x.Reply([][]byte{body})
+}
+
+// mapAnswer turns the base offsets of STOPPED mirror partitions into virtual
+// ones, by the span that contains them and never by the newest shift (H8).
+//
+// A base at or behind the start of the open native span is a new record, or a
+// true duplicate of one. Any other is of an older part of the log: so was it
+// lost, or was it found by the producer's sequence number? The broker is asked
+// anew whether it still has what lies below the span.
+func (f *produce) mapAnswer(r *kmsg.ProduceResponse, done func()) {
+	type place struct {
+		s *stoppedPart
+		a *kmsg.ProduceResponseTopicPartition
+	}
+	var older []place
+	var checks []*nativeCheck
+	for _, s := range f.stops {
+		a := f.answerOf(r, s)
+		if a == nil {
+			continue
+		}
+		a.LogStartOffset = -1
+		if a.ErrorCode != 0 || a.BaseOffset < 0 {
+			continue
+		}
+		s.log = f.h.partition(s.key, s.id) // as it is now (H10)
+		if s.log == nil {
+			mapFailed(a, retryLater)
+			continue
+		}
+		if o := nativeSpan(s.log.Log); o == nil || a.BaseOffset < o.PStart {
+			older = append(older, place{s, a})
+			checks = append(checks, &s.nativeCheck)
+			continue
+		}
+		a.BaseOffset, _ = nativeOffset(s.log, a.BaseOffset)
+		if first, ok := f.h.startKnown(s.key, s.log, 0); ok {
+			a.LogStartOffset = first
+		}
+	}
+	if len(older) == 0 {
+		done()
+		return
+	}
+	f.h.sound(f.x, true, checks, func() {
+		for _, o := range older {
+			f.mapOlder(o.s, o.a)
+		}
+		done()
+	})
+}
+
+// mapOlder: in an older native part it is a true duplicate; in a dead zone or a
+// mirrored span a duplicate of what a cut has removed, or a write that landed
+// after one, and the producer must not count it as written.
+func (f *produce) mapOlder(s *stoppedPart, a *kmsg.ProduceResponseTopicPartition) {
+	if s.code != 0 {
+		mapFailed(a, s.code)
+		return
+	}
+	if v, ok := nativeOffset(s.log, a.BaseOffset); ok && !s.anon {
+		a.BaseOffset = v
+		return
+	}
+	if f.h.count.deadDup != nil {
+		f.h.count.deadDup(s.key.topic, s.key.partition)
+	}
+	code := kerr.UnknownProducerID.Code
+	if s.anon {
+		code = retryLater
+	}
+	mapFailed(a, code)
+}
+
+func (f *produce) answerOf(r *kmsg.ProduceResponse, s *stoppedPart) *kmsg.ProduceResponseTopicPartition {
 	for i := range r.Topics {
 		t := &r.Topics[i]
-		name, ok := f.h.mirrorTopic(t.Topic, t.TopicID)
-		if !ok {
+		if name, ok := f.h.mirrorTopic(t.Topic, t.TopicID); !ok || name != s.key.topic {
 			continue
 		}
 		for j := range t.Partitions {
-			f.mapPartition(partKey{name, t.Partitions[j].Partition}, t.TopicID, &t.Partitions[j])
+			if t.Partitions[j].Partition == s.key.partition {
+				return &t.Partitions[j]
+			}
 		}
 	}
-	return r.AppendTo(nil), nil
+	return nil
 }
 
-// mapPartition maps by the span that contains the answered base, never by the
-// newest shift (H8): a base in a native span is its v; one in a dead zone or a
-// mirrored span was a duplicate of a record that a cut has removed, or a write
-// that landed after one, and the producer must not count it as written.
-func (f *produce) mapPartition(k partKey, id [16]byte, a *kmsg.ProduceResponseTopicPartition) {
-	a.LogStartOffset = -1
-	if a.ErrorCode != 0 || a.BaseOffset < 0 {
-		return
-	}
-	p := f.h.partition(k, id)
-	if p == nil {
-		f.mapFailed(a, retryLater)
-		return
-	}
-	v, ok := nativeOffset(p, a.BaseOffset)
-	if !ok {
-		f.mapFailed(a, kerr.UnknownProducerID.Code)
-		return
-	}
-	a.BaseOffset = v
-	if first, ok := f.h.startKnown(k, p, 0); ok {
-		a.LogStartOffset = first
-	}
-}
-
-func (f *produce) mapFailed(a *kmsg.ProduceResponseTopicPartition, code int16) {
+func mapFailed(a *kmsg.ProduceResponseTopicPartition, code int16) {
 	a.ErrorCode, a.BaseOffset, a.LogAppendTime = code, -1, -1
-}
-
-// nativeOffset is the virtual offset of a physical one in a native span.
-func nativeOffset(p *ledger.Partition, at int64) (int64, bool) {
-	i := p.Log.SpanAtP(at)
-	if i < 0 || p.Log.Spans[i].Kind != epoch.Native {
-		return -1, false
-	}
-	s := p.Log.Spans[i]
-	v := at - s.PStart + s.VStart
-	if i+1 < len(p.Log.Spans) && v >= p.Log.Spans[i+1].VStart {
-		return -1, false
-	}
-	return v, true
 }

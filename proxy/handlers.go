@@ -38,6 +38,9 @@ type handlerCounters struct {
 	hidden  func(topic string, partition int32, batches int)
 	alarm   func(topic string, partition int32) // LSO below the high watermark in a mirrored span (H16)
 	refused func(topic string, partition int32, api string)
+	unsound func(topic string, partition int32) // what lies below an open native span was lost (H4)
+	deadDup func(topic string, partition int32) // a producer was answered with the offset of a record that is not shown (H8)
+	blind   func(topic string, partition int32) // a Fetch without epochs went on above a cut
 }
 
 // handlerOptions: View is required.

@@ -120,6 +120,7 @@ type fakeExchange struct {
 	done  *result
 
 	bodies map[*byte]bool // answers not given back yet
+	ends   []func()
 }
 
 type fakeTimer struct {
@@ -209,8 +210,13 @@ func (b *bench) pass(d time.Duration) {
 func (x *fakeExchange) end(r result) {
 	if x.done == nil {
 		x.done = &r
+		for _, f := range x.ends {
+			f()
+		}
 	}
 }
+
+func (x *fakeExchange) OnEnd(f func()) { x.ends = append(x.ends, f) }
 
 func (x *fakeExchange) Reply(bufs [][]byte) {
 	var body []byte

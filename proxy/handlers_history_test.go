@@ -119,7 +119,7 @@ func (h *history) takeOver() { h.cut(h.vend) }
 
 // elect: the destination's leader changes, and with it the generation.
 func (h *history) elect() {
-	h.part.epoch++
+	h.part.lead(h.part.epoch + 1)
 	h.takeOver()
 }
 
@@ -156,10 +156,10 @@ func (h *history) cut(t int64) {
 // lose: the destination loses its last n batches in an unclean election; the
 // owner finds out, and goes on behind the last live batch that is left.
 func (h *history) lose(n int) {
-	h.part.batches = h.part.batches[:max(0, len(h.part.batches)-n)]
+	h.part.truncate(n)
 	end := h.part.end()
 	h.live = slices.DeleteFunc(h.live, func(r liveRecord) bool { return r.p >= end })
-	h.part.epoch++
+	h.part.lead(h.part.epoch + 1)
 	vend := h.log.Spans[0].VStart
 	if n := len(h.live); n > 0 {
 		vend = h.live[n-1].end

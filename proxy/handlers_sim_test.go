@@ -66,7 +66,28 @@ type simPart struct {
 	hw        int64 // -1: the log end
 	lso       int64 // -1: the high watermark
 	epoch     int32
+	chain     epoch.Chain // of leader epochs, kept by put, truncate and endFor
 	preferred int32
+}
+
+// lead makes e the leader epoch: it begins at the log end, as in a broker.
+func (p *simPart) lead(e int32) {
+	p.epoch = e
+	p.chain = p.chain.Assign(e, p.end())
+}
+
+// truncate drops the last n batches, as a follower of a leader without them.
+func (p *simPart) truncate(n int) {
+	p.batches = p.batches[:max(0, len(p.batches)-n)]
+	p.chain = p.chain.Truncate(p.end())
+}
+
+// endFor is a broker's answer to OffsetForLeaderEpoch.
+func (p *simPart) endFor(e int32) (int32, int64) {
+	if p.chain.Newest() < p.epoch {
+		p.lead(p.epoch)
+	}
+	return p.chain.AdvanceStart(p.start).EndOffsetFor(e, p.end())
 }
 
 func (p *simPart) end() int64 {
@@ -93,6 +114,9 @@ func (p *simPart) stable() int64 {
 // put appends a batch, stamped or not, as Produce would.
 func (p *simPart) put(b protocol.Batch) (base int64) {
 	base = p.end()
+	if p.chain.Newest() < p.epoch {
+		p.lead(p.epoch)
+	}
 	b.SetBase(base, p.epoch)
 	p.batches = append(p.batches, b)
 	return base
@@ -184,10 +208,19 @@ func (s *sim) fetch(q *kmsg.FetchRequest) kmsg.Response {
 				code = kerr.FencedLeaderEpoch.Code
 			case p.CurrentLeaderEpoch > part.epoch:
 				code = kerr.UnknownLeaderEpoch.Code
-			case p.FetchOffset < part.start || p.FetchOffset > part.end():
+			case q.Version >= 12 && p.LastFetchedEpoch >= 0:
+				e, end := part.endFor(p.LastFetchedEpoch)
+				switch {
+				case e < 0 || p.FetchOffset < part.start:
+					code = kerr.OffsetOutOfRange.Code
+				case e < p.LastFetchedEpoch || end < p.FetchOffset:
+					a.DivergingEpoch.Epoch, a.DivergingEpoch.EndOffset = e, end
+				}
+			}
+			if code == 0 && a.DivergingEpoch.EndOffset < 0 && (p.FetchOffset < part.start || p.FetchOffset > part.end()) {
 				code = kerr.OffsetOutOfRange.Code
 			}
-			if a.ErrorCode = code; code == 0 {
+			if a.ErrorCode = code; code == 0 && a.DivergingEpoch.EndOffset < 0 {
 				a.HighWatermark, a.LastStableOffset, a.LogStartOffset = part.high(), part.stable(), part.start
 				a.PreferredReadReplica = part.preferred
 				limit := part.high()
@@ -285,8 +318,8 @@ func (s *sim) epochs(q *kmsg.OffsetForLeaderEpochRequest) kmsg.Response {
 				code = kerr.FencedLeaderEpoch.Code
 			case p.CurrentLeaderEpoch > part.epoch:
 				code = kerr.UnknownLeaderEpoch.Code
-			case p.LeaderEpoch <= part.epoch:
-				a.LeaderEpoch, a.EndOffset = p.LeaderEpoch, part.end()
+			default:
+				a.LeaderEpoch, a.EndOffset = part.endFor(p.LeaderEpoch)
 			}
 			a.ErrorCode = code
 			rt.Partitions = append(rt.Partitions, a)

@@ -52,7 +52,22 @@ func newMetrics(reg prometheus.Registerer, p *Proxy) (*metrics, error) {
 		Name: "lockstep_refused_requests_total",
 		Help: "Requests on mirror topics that were refused because the partition is not STOPPED.",
 	}, []string{"topic", "api"})
+	unsound := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lockstep_native_span_lost_total",
+		Help: "Requests answered with a retriable error because the destination lost records below a STOPPED partition's local ones, until that is settled.",
+	}, []string{"topic"})
+	deadDup := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lockstep_dead_produce_answers_total",
+		Help: "Produced batches whose offset, as the broker answered it, is of a record that was cut: the producer got an error instead.",
+	}, []string{"topic"})
+	blind := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lockstep_fetches_without_epoch_above_cut_total",
+		Help: "Fetches of clients that send no leader epochs, at a position above a cut: they go on in what is there now, as with Kafka itself.",
+	}, []string{"topic"})
 	m.handlers = handlerCounters{
+		unsound: func(topic string, _ int32) { unsound.WithLabelValues(topic).Inc() },
+		deadDup: func(topic string, _ int32) { deadDup.WithLabelValues(topic).Inc() },
+		blind:   func(topic string, _ int32) { blind.WithLabelValues(topic).Inc() },
 		hidden:  func(topic string, _ int32, n int) { hidden.WithLabelValues(topic).Add(float64(n)) },
 		alarm:   func(topic string, _ int32) { alarms.WithLabelValues(topic).Inc() },
 		refused: func(topic string, _ int32, api string) { refused.WithLabelValues(topic, api).Inc() },
@@ -71,7 +86,7 @@ func newMetrics(reg prometheus.Registerer, p *Proxy) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{closed, bytes, m.dialFailures, hidden, alarms, refused, open, buffered} {
+	for _, c := range []prometheus.Collector{closed, bytes, m.dialFailures, hidden, alarms, refused, unsound, deadDup, blind, open, buffered} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the proxy's metrics: %w", err)
 		}

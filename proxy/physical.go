@@ -56,6 +56,9 @@ type reader struct {
 	x     exchange
 	key   partKey
 	spent *int64 // bytes of batches read by the exchange so far
+	// isolation says which end the log has for bounds: high watermark, or last
+	// stable offset.
+	isolation int8
 
 	start, end int64 // physical log start and high watermark, once bounded
 	bounded    bool
@@ -124,7 +127,7 @@ func (r *reader) bounds(cb func(code int16)) {
 	})
 }
 
-// listOffset asks the broker for one physical offset, read_uncommitted.
+// listOffset asks the broker for one physical offset.
 func (r *reader) listOffset(timestamp int64, cb func(p int64, code int16)) {
 	_, hi, ok := r.x.UpstreamVersion(protocol.KeyListOffsets)
 	if !ok || hi < 1 {
@@ -132,7 +135,7 @@ func (r *reader) listOffset(timestamp int64, cb func(p int64, code int16)) {
 		return
 	}
 	req := kmsg.NewPtrListOffsetsRequest()
-	req.Version, req.ReplicaID = min(hi, 7), -1
+	req.Version, req.ReplicaID, req.IsolationLevel = min(hi, 7), -1, r.isolation
 	part := kmsg.NewListOffsetsRequestTopicPartition()
 	part.Partition, part.Timestamp = r.key.partition, timestamp
 	req.Topics = []kmsg.ListOffsetsRequestTopic{{Topic: r.key.topic, Partitions: []kmsg.ListOffsetsRequestTopicPartition{part}}}

@@ -20,6 +20,10 @@ type ends struct {
 // published if it is this instance, else the last live batch, re-read from the
 // log, and never less than the checkpoint knows.
 func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)) {
+	if s := nativeSpan(p.Log); s != nil {
+		r.nativeTail(p, s, hw, cb)
+		return
+	}
 	known := endBelow(p, hw)
 	if known.ok && (known.p >= hw || p.Live != nil && p.Live.Tail().Known) {
 		cb(known.ends(), 0)
@@ -217,13 +221,21 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 			return
 		}
 		start := r.start
+		if v, ok := nativeOffset(p, start); ok && nativeSpan(p.Log) != nil && start >= p.Log.Open().PStart {
+			cb(max(p.Log.Start, v), 0)
+			return
+		}
 		r.firstLive(p.Log, start, r.end, func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
 				cb(0, code)
 			case ok:
-				r.h.atlas.chart(r.key, p.Log).setStart(start, h.at.V)
-				cb(max(p.Log.Start, h.at.V), 0)
+				v := h.at.V
+				if in := start - h.at.P; in > 0 && h.head.Flags&epoch.FlagRenumbered == 0 { // DeleteRecords cut into it
+					v += in
+				}
+				r.h.atlas.chart(r.key, p.Log).setStart(start, v)
+				cb(max(p.Log.Start, v), 0)
 			default:
 				cb(max(p.Log.Start, emptyEnds(p, start).position), 0)
 			}

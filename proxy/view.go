@@ -76,7 +76,7 @@ const maxOffset = int64(1)<<62 - 1
 // headerOf is what the rules of package epoch need of a physical batch.
 func headerOf(b protocol.Batch) epoch.Batch {
 	count := int64(b.LastOffsetDelta()) + 1
-	e := epoch.Batch{P: b.BaseOffset(), Count: count, PEpoch: b.PartitionLeaderEpoch(), VCount: count}
+	e := epoch.Batch{P: b.BaseOffset(), Count: count, PEpoch: b.PartitionLeaderEpoch(), VCount: count, Control: b.IsControl()}
 	if s, ok := b.ReadStamp(); ok {
 		e.Stamped, e.V, e.Hole, e.Flags, e.Gen, e.Epoch = true, s.V, s.Hole, s.Flags, s.Gen, s.Epoch
 		if s.Flags&epoch.FlagRenumbered != 0 {

@@ -18,6 +18,7 @@ type xchg struct {
 	over   bool
 	bodies [][]byte // answers to Ask, given back at the end
 	stops  []func() // timers
+	ends   []func() // OnEnd
 
 	// dropped: the exchange ended in order; answers that still come belong to
 	// nobody.
@@ -185,6 +186,14 @@ func (x *xchg) After(d time.Duration, cb func()) (cancel func()) {
 	return stop
 }
 
+func (x *xchg) OnEnd(f func()) {
+	if x.over {
+		f()
+		return
+	}
+	x.ends = append(x.ends, f)
+}
+
 // Post runs f on the loop, or never when the exchange has ended. Unlike the
 // rest it may be called from any goroutine (offload.go).
 func (x *xchg) Post(f func()) {
@@ -214,7 +223,10 @@ func (x *xchg) release(reuse bool) {
 	for _, stop := range x.stops {
 		stop()
 	}
-	x.stops = nil
+	for _, f := range x.ends {
+		f()
+	}
+	x.stops, x.ends = nil, nil
 	l := x.s.l
 	l.after(func() {
 		for _, b := range append(x.bodies, x.frame) {
