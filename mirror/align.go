@@ -98,10 +98,10 @@ func (p *Partition) truncate(ctx context.Context, a *ask, step epoch.TruncStep, 
 	case epoch.TruncCut:
 		// No live record goes: not an unclean election (compacted epochs).
 		p.slog.Info("cut without a live record", "to", step.T, "position", t.position)
-		return p.regenerate(a, regen{why: "source_cut", force: true, hasCut: true, cut: step.T})
+		return p.regenerate(a, regen{why: "source_cut", force: true, truncated: true, hasCut: true, cut: step.T})
 	case epoch.TruncULE:
 		p.slog.Warn("the source lost records that are mirrored already (an unclean leader election there): they are cut off here too", "from", step.T, "end", t.vEnd)
-		return p.regenerate(a, regen{why: "unclean_election", force: true, ule: true, hasCut: true, cut: step.T})
+		return p.regenerate(a, regen{why: "unclean_election", force: true, ule: true, truncated: true, hasCut: true, cut: step.T})
 	case epoch.TruncShadow:
 		// Not built as a shadow generation (H15): a compacted log is mirrored
 		// anew, as dead records behind live ones would be what the cleaner keeps.

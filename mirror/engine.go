@@ -111,53 +111,6 @@ type EngineOptions struct {
 	Fenced func(topic string, partition int32)
 }
 
-// Cluster is a snapshot of a cluster's metadata. It is not changed after it
-// was handed over.
-type Cluster struct {
-	Brokers map[int32]string // node id -> host:port
-	Topics  map[string]*TopicMeta
-}
-
-// TopicMeta is one topic of a Cluster. ID is zero when the cluster has no
-// topic ids.
-type TopicMeta struct {
-	ID         ledger.ID
-	Partitions []PartitionMeta // by partition
-}
-
-// PartitionMeta: Leader -1 and Epoch -1 stand for unknown.
-type PartitionMeta struct {
-	Leader int32
-	Epoch  int32
-}
-
-// leader is where a partition is led, as one side's metadata has it.
-type leader struct {
-	known  bool // the topic is in the metadata
-	broker int32
-	addr   string
-	epoch  int32
-	id     ledger.ID
-}
-
-func (c *Cluster) leader(topic string, p int32) leader {
-	l := leader{broker: -1, epoch: -1}
-	if c == nil {
-		return l
-	}
-	t := c.Topics[topic]
-	if t == nil || int(p) >= len(t.Partitions) {
-		return l
-	}
-	m := t.Partitions[p]
-	l.known, l.id, l.broker, l.epoch = true, t.ID, m.Leader, m.Epoch
-	l.addr = c.Brokers[m.Leader]
-	if l.addr == "" {
-		l.broker = -1
-	}
-	return l
-}
-
 type partKey struct {
 	topic     string
 	partition int32
@@ -197,7 +150,7 @@ func NewEngine(o EngineOptions) *Engine {
 		o.RefreshDest = func() {}
 	}
 	if o.Clusters == nil {
-		o.Clusters = func() (string, string) { return "", "" }
+		o.Clusters = func() (string, string) { return "destination", "source" }
 	}
 	if o.Unclean == nil {
 		o.Unclean = func(string) bool { return false }

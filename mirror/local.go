@@ -148,17 +148,15 @@ func (p *Partition) reread(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst
 func (p *Partition) brokerChain(ctx context.Context, c *kconn.Conn, dst leader, from int64, ph physical) (epoch.Chain, error) {
 	w := epoch.NewChainWalk(max(from, ph.start), ph.end)
 	for !w.Done() {
-		var base int64
-		var e int32
-		found := false
+		e := int32(-1)
 		err := readBatches(ctx, c, dst, p.topic, p.partition, w.Read(), ph.end, func(raw protocolBatch) error {
-			base, e, found = raw.BaseOffset(), raw.PartitionLeaderEpoch(), true
+			e = raw.PartitionLeaderEpoch()
 			return errFound
 		})
 		if err := notFound(err); err != nil {
 			return nil, err
 		}
-		ask := w.Batch(base, e, found)
+		ask := w.Batch(e)
 		if w.Done() {
 			break
 		}

@@ -32,6 +32,9 @@ type MirrorOptions struct {
 	ReplicationFactor int           // 0: the destination's default
 	MinCompactionLag  time.Duration // hazard H1
 	Refresh           time.Duration // of topics and configs
+	// UncleanElections: what the configuration says of epoch.SettingULE; a verb
+	// may say otherwise ([ledger.MirrorSettings]), and [Manager.SetUnclean].
+	UncleanElections bool
 	Tuning
 }
 
@@ -46,6 +49,9 @@ type Options struct {
 	SessionTimeout time.Duration
 	Logger         *slog.Logger
 	Registerer     prometheus.Registerer
+	// Unclean tells whether a topic of a mirror follows unclean leader elections
+	// of its source; nil: MirrorOptions and the ledger's settings do.
+	Unclean func(mirror, topic string) bool
 }
 
 // Manager runs the mirrors of one instance: it shares the ledger's partitions
@@ -61,6 +67,9 @@ type Manager struct {
 	admin   *kadm.Client
 	dest    *poller
 	sources []*source
+	keeper  *Engine                // partitions of mirrors that are not configured any more
+	cluster atomic.Pointer[string] // id of the destination's
+	wg      sync.WaitGroup
 }
 
 // New connects nothing yet.
@@ -83,6 +92,7 @@ func New(o Options) (*Manager, error) {
 	}
 	memory := NewMemory(o.MemoryLimit)
 	metrics := NewMetrics(o.Registerer)
+	m.keeper = m.newEngine(nil, MirrorOptions{Source: o.Destination}, memory, metrics)
 	for _, mo := range o.Mirrors {
 		s, err := m.newSource(mo, memory, metrics)
 		if err != nil {
@@ -104,19 +114,31 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 		rf = int16(o.ReplicationFactor)
 	}
 	s := &source{
-		o: o, m: m, log: m.log.With("mirror", o.Name), client: client, wake: make(wakeChan, 1),
+		o: o, m: m, log: m.log.With("mirror", o.Name), client: client, wake: make(wakeChan, 1), resync: make(wakeChan, 1),
 		admin:  &topicAdmin{src: kadm.NewClient(client), dst: m.admin, filter: o.Filter, rf: rf, minLag: o.MinCompactionLag},
 		topics: map[string]*topicSync{},
 	}
 	s.poll = newPoller(s.admin.src, s.names, func(c *Cluster) { s.engine.SetSource(c) }, func(err error) {
 		s.log.Warn("source metadata not refreshed", "err", err)
 	})
-	s.engine = NewEngine(EngineOptions{
+	s.setUnclean("", o.UncleanElections)
+	s.engine = m.newEngine(s, o, memory, metrics)
+	return s, nil
+}
+
+// newEngine makes the engine of a mirror, or with s nil the keeper's, which
+// mirrors nothing.
+func (m *Manager) newEngine(s *source, o MirrorOptions, memory *Memory, metrics *Metrics) *Engine {
+	eo := EngineOptions{
 		Mirror: o.Name, Source: o.Source.Dialer, Dest: m.opts.Destination.Dialer, Store: m.owned,
 		Memory: memory, Metrics: metrics, Logger: m.log, Tuning: o.Tuning,
-		RefreshSource: s.poll.refresh, RefreshDest: m.dest.refresh, Fenced: m.fenced,
-	})
-	return s, nil
+		RefreshDest: m.dest.refresh, Fenced: m.fenced, EndTxns: m.endTxns,
+		Clusters: func() (string, string) { return m.self(), "" },
+	}
+	if s != nil {
+		eo.RefreshSource, eo.Clusters, eo.SourceLedger, eo.Unclean = s.poll.refresh, s.clusters, s.sourceRecord, s.unclean
+	}
+	return NewEngine(eo)
 }
 
 // Close gives back what New took, when Run is not called.
@@ -138,8 +160,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	engines, life := errgroup.WithContext(life)
+	for _, e := range m.engines() {
+		engines.Go(func() error { return e.Run(life) })
+	}
 	for _, s := range m.sources {
-		engines.Go(func() error { return s.engine.Run(life) })
+		s.setLife(life)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -151,7 +176,9 @@ func (m *Manager) Run(ctx context.Context) error {
 		}
 	})
 	g.Go(func() error { return m.owner.Run(ctx) })
+	g.Go(func() error { return m.learnCluster(ctx) })
 	g.Go(func() error { return m.follow(ctx) })
+	g.Go(func() error { return m.notice(ctx) })
 	g.Go(func() error { return m.checkpoints(ctx) })
 	g.Go(func() error { return m.dest.run(ctx) })
 	for _, s := range m.sources {
@@ -165,11 +192,12 @@ func (m *Manager) Run(ctx context.Context) error {
 		all[n] = true
 	}
 	var wg sync.WaitGroup
-	for _, s := range m.sources {
-		wg.Go(func() { s.stopAll(context.WithoutCancel(ctx), all) })
+	for _, e := range m.engines() {
+		wg.Go(func() { m.stopAll(context.WithoutCancel(ctx), e, all) })
 	}
 	wg.Wait()
 	end()
+	m.wg.Wait()
 	if e := engines.Wait(); err == nil && e != nil {
 		err = e
 	}
@@ -210,6 +238,7 @@ func (m *Manager) follow(ctx context.Context) error {
 		m.metrics.owned(len(m.owned.list()))
 		for _, s := range m.sources {
 			s.wake.wake()
+			s.resync.wake()
 		}
 		select {
 		case <-changed:
@@ -226,8 +255,8 @@ func (m *Manager) lose(ctx context.Context, lps map[int32]bool) {
 		m.owned.drop(ctx, n)
 	}
 	var wg sync.WaitGroup
-	for _, s := range m.sources {
-		wg.Go(func() { s.stopAll(ctx, lps) })
+	for _, e := range m.engines() {
+		wg.Go(func() { m.stopAll(ctx, e, lps) })
 	}
 	wg.Wait()
 }
@@ -240,8 +269,8 @@ func (m *Manager) release(ctx context.Context, lps []int32) {
 		set[n] = true
 	}
 	var wg sync.WaitGroup
-	for _, s := range m.sources {
-		wg.Go(func() { s.stopAll(ctx, set) })
+	for _, e := range m.engines() {
+		wg.Go(func() { m.stopAll(ctx, e, set) })
 	}
 	wg.Wait()
 	for _, n := range lps {
@@ -284,8 +313,8 @@ func (m *Manager) checkpoints(ctx context.Context) error {
 // topics are all whose destination metadata some engine needs.
 func (m *Manager) topics() []string {
 	set := map[string]bool{}
-	for _, s := range m.sources {
-		for _, p := range s.engine.all() {
+	for _, e := range m.engines() {
+		for _, p := range e.all() {
 			set[p.topic] = true
 		}
 	}
@@ -293,8 +322,8 @@ func (m *Manager) topics() []string {
 }
 
 func (m *Manager) setDest(c *Cluster) {
-	for _, s := range m.sources {
-		s.engine.SetDest(c)
+	for _, e := range m.engines() {
+		e.SetDest(c)
 	}
 }
 

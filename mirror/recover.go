@@ -21,6 +21,7 @@ type regen struct {
 	hasRestart bool  // restart: as from an empty log at this source offset
 	restart    int64
 	ule        bool // live records go: ULE_RECOVERY
+	truncated  bool // the source has records at the cut: a virtual start above it comes down with it
 }
 
 func (r *regen) merge(o regen) *regen {
@@ -30,6 +31,7 @@ func (r *regen) merge(o regen) *regen {
 	m := *r
 	m.force = m.force || o.force
 	m.ule = m.ule || o.ule
+	m.truncated = m.truncated || o.truncated
 	if o.hasCut {
 		if m.hasCut {
 			m.cut = min(m.cut, o.cut)
@@ -294,6 +296,11 @@ func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *e
 	}
 	n = n.WithLiveEnd(t.p)
 	vs := n.Open().VStart // not above cut; lower by H5
+	if r.truncated && vs < n.Start {
+		c := *n
+		c.Start = vs
+		n = &c
+	}
 	t.vEnd, t.chainEnd, t.epoch = min(t.vEnd, vs), vs, n.Chain.Newest()
 	// Not below the source's log start: a batch that begins below is fetched
 	// at the start (F8).

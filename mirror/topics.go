@@ -138,7 +138,7 @@ func (a *topicAdmin) ensure(ctx context.Context, st kadm.TopicDetail, src, known
 	}
 	switch m := len(have.Partitions); {
 	case m > n:
-		return nil, topicFailed("partition_count", "topic %s has %d partitions on the destination but %d on the source: partitions can't be taken away; delete the destination's topic, or add partitions on the source", st.Topic, m, n)
+		return nil, partitionCount(st.Topic, m, n)
 	case m < n:
 		rs, err := a.dst.UpdatePartitions(ctx, n, st.Topic)
 		if err == nil {
@@ -247,33 +247,4 @@ func allLed(ps kadm.PartitionDetails) bool {
 		}
 	}
 	return true
-}
-
-// mustBeEmpty refuses a topic that holds somebody else's records (DU-07 is not
-// taken up: a prefix that merely looks equal proves nothing without stamps).
-func (a *topicAdmin) mustBeEmpty(ctx context.Context, topic string) error {
-	start, err := a.dst.ListStartOffsets(ctx, topic)
-	if err == nil {
-		err = start.Error()
-	}
-	if err != nil {
-		return fmt.Errorf("list start offsets of topic %s on the destination: %w", topic, err)
-	}
-	end, err := a.dst.ListEndOffsets(ctx, topic)
-	if err == nil {
-		err = end.Error()
-	}
-	if err != nil {
-		return fmt.Errorf("list end offsets of topic %s on the destination: %w", topic, err)
-	}
-	var found int64
-	end.Each(func(e kadm.ListedOffset) {
-		if s, ok := start.Lookup(topic, e.Partition); ok {
-			found += e.Offset - s.Offset
-		}
-	})
-	if found > 0 {
-		return topicFailed("foreign_topic", "topic %s exists on the destination with %d offsets of another origin and is left alone: rename or delete it there, or exclude it from the mirror", topic, found)
-	}
-	return nil
 }

@@ -124,6 +124,18 @@ func (v *View) Partition(topic string, p int32) *Partition {
 	return nil
 }
 
+// Command is the newest command for a partition, nil for none; also for one
+// that has no record yet.
+func (v *View) Command(topic string, p int32) *Command {
+	sl := v.snap.Load().slot(topic, p)
+	if sl == nil {
+		return nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return sl.command
+}
+
 // Topic tells whether a partition of the topic has a record, a broken one
 // included.
 func (v *View) Topic(topic string) bool { return v.snap.Load().names[topic] }

@@ -1,0 +1,275 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// plan is how a partition should run here.
+type plan struct {
+	topic *topicSync // nil: only the ledger knows it
+	idle  bool       // obeys, is stopped and watched, not mirrored
+}
+
+// wanted is what should run here, of what is ours: partitions of ready topics,
+// and all that the ledger has of this mirror. The latter need no source: a stop
+// must work when that is dead.
+func (s *source) wanted() map[partKey]plan {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[partKey]plan{}
+	for name, t := range s.topics {
+		if t.dest == nil || s.bare[name] {
+			continue
+		}
+		for p := range int32(len(t.source.Partitions)) {
+			k := partKey{name, p}
+			if e := s.m.opts.View.Partition(name, p); e != nil && e.Record != nil && e.Record.Mirror != s.o.Name {
+				continue
+			}
+			if s.m.owned.has(ledger.PartitionOf(name, p)) {
+				out[k] = plan{topic: t}
+			}
+		}
+	}
+	for _, e := range s.m.opts.View.All() {
+		k := partKey{e.Topic, e.Partition}
+		if _, ok := out[k]; ok || !begunRecord(e) || e.Record.Mirror != s.o.Name || !s.m.owned.has(ledger.PartitionOf(e.Topic, e.Partition)) {
+			continue
+		}
+		out[k] = plan{idle: true}
+	}
+	return out
+}
+
+// begunRecord tells whether a record speaks of a destination topic that is
+// there.
+func begunRecord(e *ledger.Partition) bool {
+	return e.Record != nil && (!e.Record.TopicID.IsZero() || len(e.Record.Log.Spans) > 0)
+}
+
+// reconcile starts and stops partitions so that what is wanted runs.
+func (s *source) reconcile(ctx context.Context) error {
+	want := s.wanted()
+	var g errgroup.Group
+	g.SetLimit(reconcilers)
+	var mu sync.Mutex
+	var errs []error
+	for _, p := range s.engine.all() {
+		if w, ok := want[partKey{p.topic, p.partition}]; !ok || w.idle != p.idleOnly {
+			g.Go(func() error { s.m.stop(ctx, s.engine, p.topic, p.partition); return nil })
+		}
+	}
+	_ = g.Wait()
+	for k, w := range want {
+		if s.engine.Partition(k.topic, k.partition) != nil {
+			continue
+		}
+		g.Go(func() error {
+			err := s.add(ctx, k, w)
+			if err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("%s: %w", k, err))
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	s.poll.refresh()
+	s.m.dest.refresh()
+	return errors.Join(errs...)
+}
+
+func (s *source) add(ctx context.Context, k partKey, w plan) error {
+	if w.topic == nil {
+		return s.m.addIdle(ctx, s.engine, k)
+	}
+	if err := s.adopt(ctx, k, w.topic); err != nil {
+		return err
+	}
+	s.engine.Add(Spec{Topic: k.topic, Partition: k.partition, Compacted: w.topic.dest.compacted})
+	return nil
+}
+
+// addIdle runs a partition that only the ledger knows.
+func (m *Manager) addIdle(ctx context.Context, e *Engine, k partKey) error {
+	cs, err := configs(ctx, m.admin, k.topic)
+	if err != nil {
+		return err
+	}
+	e.Add(Spec{Topic: k.topic, Partition: k.partition, Compacted: compacted(cs[k.topic]), Idle: true})
+	return nil
+}
+
+// keep runs the partitions of mirrors that are not configured any more: their
+// STOPPED logs are watched all the same (H4), and can be stopped.
+func (m *Manager) keep(ctx context.Context) {
+	names := map[string]bool{}
+	for _, s := range m.sources {
+		names[s.o.Name] = true
+	}
+	want := map[partKey]bool{}
+	for _, e := range m.opts.View.All() {
+		if begunRecord(e) && !names[e.Record.Mirror] && m.owned.has(ledger.PartitionOf(e.Topic, e.Partition)) {
+			want[partKey{e.Topic, e.Partition}] = true
+		}
+	}
+	for _, p := range m.keeper.all() {
+		if !want[partKey{p.topic, p.partition}] {
+			m.stop(ctx, m.keeper, p.topic, p.partition)
+		}
+	}
+	added := false
+	for k := range want {
+		if m.keeper.Partition(k.topic, k.partition) != nil {
+			continue
+		}
+		if err := m.addIdle(ctx, m.keeper, k); err != nil {
+			m.log.Warn("partition not watched yet", "topic", k.topic, "partition", k.partition, "err", err)
+			continue
+		}
+		added = true
+	}
+	if added {
+		m.dest.refresh()
+	}
+}
+
+// notice follows the ledger: commands for partitions that run here, and
+// partitions that change hands between mirrors.
+func (m *Manager) notice(ctx context.Context) error {
+	for ctx.Err() == nil {
+		changed := m.opts.View.Changed()
+		for _, e := range m.engines() {
+			e.Poke()
+		}
+		m.keep(ctx)
+		for _, s := range m.sources {
+			if s.stale() {
+				s.wake.wake()
+			}
+		}
+		pause(ctx, noticePause)
+		select {
+		case <-changed:
+		case <-time.After(metadataEvery):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// noticePause bounds how often a busy ledger is looked over.
+const noticePause = 50 * time.Millisecond
+
+// stale tells whether what runs is not what is wanted.
+func (s *source) stale() bool {
+	want := s.wanted()
+	n := 0
+	for k, w := range want {
+		p := s.engine.Partition(k.topic, k.partition)
+		if p == nil || p.idleOnly != w.idle {
+			return true
+		}
+		n++
+	}
+	return n != len(s.engine.all())
+}
+
+// engines are those of all mirrors, and the keeper.
+func (m *Manager) engines() []*Engine {
+	out := []*Engine{m.keeper}
+	for _, s := range m.sources {
+		out = append(out, s.engine)
+	}
+	return out
+}
+
+// stopAll ends the partitions of some ledger partitions.
+func (m *Manager) stopAll(ctx context.Context, e *Engine, lps map[int32]bool) {
+	var g errgroup.Group
+	g.SetLimit(reconcilers)
+	for _, p := range e.all() {
+		if lps[ledger.PartitionOf(p.topic, p.partition)] {
+			g.Go(func() error { m.stop(ctx, e, p.topic, p.partition); return nil })
+		}
+	}
+	_ = g.Wait()
+}
+
+// reconcilers is how many partitions are started or stopped at once.
+const reconcilers = 16
+
+// record writes the first record of a partition, of which nothing is shown
+// until a first generation is in it. A log that holds records already keeps the
+// empty lineage, in which pairs of other clusters speak of it.
+func (s *source) record(ctx context.Context, k partKey, t *topicSync) error {
+	id := s.cluster()
+	lineage := newLineage()
+	if t.taken[k.partition] {
+		lineage = ""
+	}
+	cmd := s.m.opts.View.Command(k.topic, k.partition)
+	return s.m.owned.Put(ctx, &ledger.Record{
+		Mirror: s.o.Name, Topic: k.topic, Partition: k.partition,
+		State: epoch.StateLogAlignment, Desired: epoch.StateMirroring, StateEpoch: 1,
+		Lineage: lineage, DiscardLocal: cmd != nil && cmd.DiscardLocal,
+		SourceTopicID: ledger.ID(t.source.ID), SourceCluster: id, Path: []string{id},
+	})
+}
+
+// adopt binds a partition's record to the destination topic, once.
+func (s *source) adopt(ctx context.Context, k partKey, t *topicSync) error {
+	e := s.m.opts.View.Partition(k.topic, k.partition)
+	if e == nil {
+		return errPending
+	}
+	switch {
+	case e.Record == nil: // can't be read: the engine reports it
+		return nil
+	case !e.Record.TopicID.IsZero() || t.dest.id == (kadm.TopicID{}):
+		return nil
+	}
+	r := e.Record.Next()
+	r.TopicID = ledger.ID(t.dest.id)
+	return s.m.owned.Put(ctx, r)
+}
+
+// releaseTime is how long a partition may take to finish what is in flight.
+const releaseTime = 3 * time.Second
+
+// stop ends a partition and writes its last checkpoint.
+func (m *Manager) stop(ctx context.Context, e *Engine, topic string, partition int32) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	cp, ok := e.Remove(ctx, topic, partition)
+	if !ok || !m.owned.has(ledger.PartitionOf(topic, partition)) {
+		return
+	}
+	if err := m.owned.checkpoint(ctx, []ledger.Checkpoint{cp}); err != nil {
+		m.log.Warn("last checkpoint not written: the next owner re-reads the tail", "topic", topic, "partition", partition, "err", err)
+	}
+}
+
+// names are the topics whose metadata the engine needs.
+func (s *source) names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sortedKeys(s.topics)
+}
+
+func (s *source) setErr(err error) {
+	s.mu.Lock()
+	s.err = err
+	s.mu.Unlock()
+}

@@ -1,0 +1,169 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// sourceLedger is what the source's own ledger says, if the source is a
+// Lockstep. It is followed from the first question on.
+type sourceLedger struct {
+	mu      sync.Mutex // over a look at the endpoint, so that one look serves all who wait for it
+	looked  time.Time  // when the newest look began
+	proxied bool       // the source's endpoint is a Lockstep
+	bare    map[string]bool
+	err     error
+	view    *ledger.View
+	done    chan error
+}
+
+// ledgerWait is how long a read of the source's ledger may take.
+const ledgerWait = 15 * time.Second
+
+// sourceRecord is what the source's ledger has of a partition, read to its end
+// after the call. What can't be read is said, never taken for absent (M5).
+func (s *source) sourceRecord(ctx context.Context, topic string, partition int32) epoch.SourceRecord {
+	since := time.Now()
+	v, bare, err := s.sourceView(ctx, since)
+	if err == nil && bare[topic] {
+		err = ErrBareMirror
+	}
+	if err == nil && v != nil {
+		err = s.readSince(ctx, v, since)
+	}
+	switch {
+	case err != nil:
+		return epoch.SourceRecord{Reading: epoch.Unreadable, Err: err.Error()}
+	case v == nil:
+		return epoch.SourceRecord{Reading: epoch.Absent}
+	}
+	return sourceRecord(v.Partition(topic, partition))
+}
+
+// readSince waits until all of a ledger was read to an end asked for after
+// since.
+func (s *source) readSince(ctx context.Context, v *ledger.View, since time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, ledgerWait)
+	defer cancel()
+	for {
+		if at := v.FreshAt(); at.After(since) {
+			return nil
+		}
+		s.led.mu.Lock()
+		done := s.led.done
+		s.led.mu.Unlock()
+		select {
+		case err := <-done:
+			s.led.mu.Lock()
+			s.led.view = nil
+			s.led.mu.Unlock()
+			return fmt.Errorf("the source's ledger can't be followed: %w", errors.Join(err, errors.New("it ended")))
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the source's ledger (topic %s there) could not be read to its end within %v: grant Read and Describe on it", ledger.Topic, ledgerWait)
+		}
+	}
+}
+
+// sourceView looks at the source's endpoint, after since. view is nil when the
+// source has no Lockstep in front; bare are then the topics that it mirrors all
+// the same.
+func (s *source) sourceView(ctx context.Context, since time.Time) (view *ledger.View, bare map[string]bool, err error) {
+	l := &s.led
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.looked.After(since) {
+		l.looked = time.Now()
+		l.proxied, l.bare, l.err = s.endpoint(ctx)
+	}
+	if l.err != nil {
+		return nil, nil, l.err
+	}
+	if !l.proxied {
+		return nil, l.bare, nil
+	}
+	if l.view == nil {
+		life := s.life
+		if life == nil {
+			return nil, nil, errors.New("ending")
+		}
+		v := ledger.NewView(ledger.ViewOptions{Client: s.o.Source.Client, Logger: s.log.With("ledger", "source")})
+		done := make(chan error, 1)
+		s.m.wg.Go(func() { done <- v.Run(life) })
+		l.view, l.done = v, done
+	}
+	return l.view, nil, nil
+}
+
+// endpoint tells whether the source is reached through a Lockstep, and if not
+// which of its topics are mirrors all the same (hazard H18): physical offsets
+// there are not the topic's own.
+func (s *source) endpoint(ctx context.Context) (proxied bool, bare map[string]bool, err error) {
+	addr, err := s.anyBroker(ctx)
+	if err != nil {
+		return false, nil, err
+	}
+	conn, err := s.o.Source.Dialer.Dial(ctx, addr)
+	if err != nil {
+		return false, nil, fmt.Errorf("reach the source: %w", err)
+	}
+	proxied = conn.IsLockstep()
+	_ = conn.Close()
+	if proxied {
+		return true, map[string]bool{}, nil
+	}
+	ts, err := s.admin.src.ListTopics(ctx, ledger.Topic)
+	if t := ts[ledger.Topic]; err == nil {
+		err = t.Err
+	}
+	switch {
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return false, map[string]bool{}, nil
+	case err != nil: // unreadable is not absent (hazard M5)
+		return false, nil, fmt.Errorf("look for a ledger on the source (needs Describe and Read on topic %s there, to tell mirrors from topics): %w", ledger.Topic, err)
+	}
+	bare, err = ledgerTopics(ctx, s.o.Source.Client, s.log)
+	return false, bare, err
+}
+
+func (s *source) anyBroker(ctx context.Context) (string, error) {
+	c, err := cluster(ctx, s.admin.src, []string{ledger.Topic})
+	if err != nil {
+		return "", err
+	}
+	for _, addr := range c.Brokers {
+		return addr, nil
+	}
+	return "", errors.New("the source lists no broker")
+}
+
+// ledgerTopics reads a ledger once, to its end.
+func ledgerTopics(ctx context.Context, client []kgo.Opt, log *slog.Logger) (map[string]bool, error) {
+	v := ledger.NewView(ledger.ViewOptions{Client: client, Logger: log})
+	vctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- v.Run(vctx) }()
+	err := v.WaitReady(vctx)
+	topics := map[string]bool{}
+	for t := range v.Topics() {
+		topics[t] = true
+	}
+	cancel()
+	if e := <-done; err == nil {
+		err = e
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the source has a ledger (%s) that can't be read, so it can't be told which of its topics are mirrors: %w", ledger.Topic, err)
+	}
+	return topics, nil
+}
