@@ -37,6 +37,8 @@ type Read struct {
 	Commit bool
 	// Max ends the reading after so many records; 0: none.
 	Max int
+	// Follow goes on at the end, for what comes: until Max, or Timeout, which then is no failure.
+	Follow bool
 	// Expect is how many records the caller waits for, for clients that don't tell when they are at the end
 	// (franz-go passes over aborted and control records silently). They wait a little longer for one too many.
 	Expect int
@@ -147,6 +149,9 @@ func (r Read) args() []string {
 		add("commit", "true")
 	}
 	number("timeout", int(r.timeout()/time.Millisecond))
+	if r.Follow {
+		add("follow", "true")
+	}
 	for k, v := range r.Set {
 		add("x."+k, v)
 	}

@@ -67,6 +67,7 @@ public final class Client {
         p.putIfAbsent("fetch.max.wait.ms", "100");
         long deadline = System.currentTimeMillis() + num("timeout", 60_000);
         long max = num("max", Long.MAX_VALUE);
+        boolean follow = arg("follow", "false").equals("true");
         List<TopicPartition> tps = partitions();
         try (KafkaConsumer<byte[], byte[]> c = new KafkaConsumer<>(p, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
             Map<TopicPartition, Long> ends = c.endOffsets(tps);
@@ -80,7 +81,7 @@ public final class Client {
                 if (System.currentTimeMillis() > deadline) { line("{\"meta\":\"timeout\"}"); break; }
                 ConsumerRecords<byte[], byte[]> recs;
                 try { // position() tells of a truncation too
-                    if (atEnd(c, tps, ends)) break;
+                    if (!follow && atEnd(c, tps, ends)) break;
                     recs = c.poll(Duration.ofMillis(200));
                 } catch (LogTruncationException e) {
                     e.divergentOffsets().forEach((tp, o) -> meta("truncation", tp, o.offset(), o.leaderEpoch().orElse(-1), ""));

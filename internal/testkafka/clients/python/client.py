@@ -75,7 +75,8 @@ def read(a):
     else:
         c.assign([start(c, a, topic, p) for p in range(n)])
     eof, count, done = set(), 0, {}
-    while count < most and len(eof) < n:
+    follow = a.get("follow") == "true"
+    while count < most and (follow or len(eof) < n):
         if time.time() > end:
             line(meta="timeout")
             break
