@@ -254,6 +254,7 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 	o := mirror.Options{
 		Destination: mirror.Access{Client: opts, Dialer: dialer(sec)},
 		View:        a.view, Writer: a.writer, MemoryLimit: int64(c.Limits.MirrorMemory),
+		Unclean:    a.uncleanElections,
 		InstanceID: c.Instance.ID, SessionTimeout: c.Instance.SessionTimeout.Std(), Logger: a.log, Registerer: a.reg,
 	}
 	for _, m := range c.Mirrors {
@@ -271,6 +272,7 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 		}
 		o.Mirrors = append(o.Mirrors, mirror.MirrorOptions{
 			Name: m.Name, Source: mirror.Access{Client: srcOpts, Dialer: dialer(srcSec)}, Filter: filter,
+			UncleanElections:  m.UncleanLeaderElection,
 			ReplicationFactor: m.ReplicationFactor, MinCompactionLag: m.MinCompactionLag.Std(), Refresh: m.MetadataRefresh.Std(),
 			Tuning: mirror.Tuning{
 				Acks: acks, FetchMaxBytes: int32(m.FetchMaxBytes), FetchPartitionMaxBytes: int32(m.FetchPartitionMaxBytes),
