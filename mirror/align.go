@@ -53,7 +53,7 @@ func (p *Partition) askSource(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.truncate(ctx, a, step, t, src)
+	return p.truncate(ctx, a, step, t)
 }
 
 // truncation asks the source what x wants to know.
@@ -90,7 +90,7 @@ func (p *Partition) truncation(ctx context.Context, c *kconn.Conn, x *epoch.Trun
 }
 
 // truncate does what was decided.
-func (p *Partition) truncate(ctx context.Context, a *ask, step epoch.TruncStep, t tail, src leader) error {
+func (p *Partition) truncate(ctx context.Context, a *ask, step epoch.TruncStep, t tail) error {
 	switch step.Do {
 	case epoch.TruncGoOn:
 		p.answered(a)

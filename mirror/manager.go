@@ -121,7 +121,7 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 	s.poll = newPoller(s.admin.src, s.names, func(c *Cluster) { s.engine.SetSource(c) }, func(err error) {
 		s.log.Warn("source metadata not refreshed", "err", err)
 	})
-	s.setUnclean("", o.UncleanElections)
+	s.rules = []uncleanRule{{on: o.UncleanElections}}
 	s.engine = m.newEngine(s, o, memory, metrics)
 	return s, nil
 }

@@ -321,7 +321,7 @@ func (p *Partition) quiesce(ctx context.Context) bool {
 		p.idle = idle
 	}
 	p.mu.Unlock()
-	if was != phaseRun && !(was == phaseIdle && p.everRan) {
+	if was != phaseRun && (was != phaseIdle || !p.everRan) {
 		return false
 	}
 	if idle != nil {

@@ -102,12 +102,6 @@ func (s *source) setBare(bare map[string]bool) {
 	s.mu.Unlock()
 }
 
-func (s *source) bareTopics() map[string]bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bare
-}
-
 // PartitionStatus is what one instance knows of a partition that runs there.
 type PartitionStatus struct {
 	Mirror    string

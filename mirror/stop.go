@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
-	"net"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -244,7 +243,7 @@ func produceOne(ctx context.Context, c *kconn.Conn, l leader, topic string, p in
 	var enc produceEncoder
 	part := &Partition{topic: topic, partition: p}
 	bufs := enc.encode(v, -1, int32(timeout.Milliseconds()), []sent{{p: part, it: &item{batch: raw}, at: l}})
-	buf, err := c.RoundTripRaw(ctx, int16(kmsg.Produce), v, net.Buffers(bufs), timeout)
+	buf, err := c.RoundTripRaw(ctx, int16(kmsg.Produce), v, bufs, timeout)
 	if err != nil {
 		return 0, err
 	}
