@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
 	"golang.org/x/sync/errgroup"
@@ -286,7 +287,7 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 
 // newControl answers for operators.
 func newControl(c *config.Config, a *app) *control.Service {
-	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends}
+	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount}
 	for i := range c.Mirrors {
 		m := &c.Mirrors[i]
 		o.Mirrors = append(o.Mirrors, control.Mirror{Name: m.Name, Source: strings.Join(m.Source.Bootstrap, ","), Fingerprint: m.Fingerprint()})
@@ -314,6 +315,22 @@ func (a *app) ends(ctx context.Context, topics []string) map[string]map[int32]in
 		out[o.Topic][o.Partition] = o.Offset
 	})
 	return out
+}
+
+// partitionCount is how many partitions a destination topic has, 0 when there
+// is no such topic.
+func (a *app) partitionCount(ctx context.Context, topic string) (int32, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	md, err := a.adm.Metadata(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	t := md.Topics[topic]
+	if errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
+		return 0, nil
+	}
+	return int32(len(t.Partitions)), t.Err
 }
 
 // instanceID is the configured id, or a name that no other process has.

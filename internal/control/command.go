@@ -83,7 +83,7 @@ func (s *Service) Command(ctx context.Context, r Request) (*Result, error) {
 	if r.Verb == Delete {
 		return s.delete(ctx, r)
 	}
-	found, err := s.find(r.Selection, true)
+	found, err := s.find(r.Selection, true, s.unknown(ctx, r))
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +100,26 @@ func (s *Service) Command(ctx context.Context, r Request) (*Result, error) {
 		}
 	}
 	return s.await(ctx, r, found, seqs)
+}
+
+// unknown names the partitions of a topic that is on the destination and that
+// no mirror has begun with: start --discard-local is how a mirror of the
+// configuration may take it. nil for other verbs.
+func (s *Service) unknown(ctx context.Context, r Request) func(string) ([]*ledger.Partition, error) {
+	if r.Verb != Start || r.Mirror == "" || s.o.PartitionCount == nil {
+		return nil
+	}
+	return func(topic string) ([]*ledger.Partition, error) {
+		n, err := s.o.PartitionCount(ctx, topic)
+		if err != nil {
+			return nil, &Error{Kind: Unavailable, Text: fmt.Sprintf("topic %s can't be looked up on the destination: %v", topic, err), Remedy: "run it again"}
+		}
+		var out []*ledger.Partition
+		for p := range n {
+			out = append(out, &ledger.Partition{Topic: topic, Partition: p, Command: s.o.View.Command(topic, p)})
+		}
+		return out, nil
+	}
 }
 
 // verbOf is the verb that wrote a command.
@@ -160,10 +180,10 @@ func (s *Service) allowed(r Request, found []*ledger.Partition) error {
 // needed tells whether a command has to be written: not when the partition is
 // where the verb leads, or a command of the verb is on its way.
 func (r Request) needed(p *ledger.Partition) bool {
-	if p.Record == nil {
-		return true
-	}
 	c := p.Command
+	if p.Record == nil {
+		return c == nil || verbOf(c) != string(r.Verb) || c.DiscardLocal != r.DiscardLocal
+	}
 	pending := c != nil && c.Seq > p.Record.CommandSeq
 	if pending {
 		return verbOf(c) != string(r.Verb) || c.DiscardLocal != r.DiscardLocal
@@ -300,7 +320,7 @@ func (s *Service) delete(ctx context.Context, r Request) (*Result, error) {
 		return nil, &Error{Kind: BadRequest, Text: "delete is for a mirror as a whole, not for topics", Remedy: "to end mirroring of some topics, stop them and exclude them in the configuration"}
 	}
 	r.All = true
-	found, err := s.find(Selection{Mirror: r.Mirror}, false)
+	found, err := s.find(Selection{Mirror: r.Mirror}, false, nil)
 	if err != nil {
 		return nil, err
 	}

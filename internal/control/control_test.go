@@ -336,3 +336,38 @@ func TestSettings(t *testing.T) {
 	require.Equal(t, NotFound, kind(t, err))
 	require.Contains(t, fmt.Sprint(err), "lockstep list")
 }
+
+// start --discard-local of a topic that is on the destination and in no ledger
+// entry yet (facts E1): the commands wait for the mirror that will take it.
+func TestStartOfAnUnknownTopic(t *testing.T) {
+	s := newStand(t)
+	_, err := s.do(Request{Verb: Start, Selection: Selection{Mirror: "dc1", Topics: []string{"junk"}}, DiscardLocal: true})
+	require.Equal(t, NotFound, kind(t, err))
+	s.svc.o.PartitionCount = func(_ context.Context, topic string) (int32, error) {
+		if topic == "junk" {
+			return 2, nil
+		}
+		return 0, nil
+	}
+	r := Request{Verb: Start, Selection: Selection{Mirror: "dc1", Topics: []string{"junk"}}, DiscardLocal: true, WaitMillis: 300}
+	res, err := s.svc.Command(t.Context(), r)
+	require.NoError(t, err)
+	require.False(t, res.Done)
+	require.Len(t, res.Partitions, 2)
+	require.Equal(t, OutcomeWaiting, res.Partitions[1].Outcome)
+	require.Equal(t, epoch.StateUnknown, res.Partitions[1].State)
+	require.Eventually(t, func() bool { return s.view.Command("junk", 1) != nil }, 5*time.Second, 10*time.Millisecond)
+	c := s.view.Command("junk", 1)
+	require.True(t, c.DiscardLocal)
+	require.Equal(t, "dc1", c.Mirror)
+	_, err = s.svc.Command(t.Context(), r)
+	require.NoError(t, err)
+	require.Equal(t, c.Seq, s.view.Command("junk", 1).Seq, "again waits for the same command")
+	s.partition("junk", 0, epoch.StateMirroring, func(r *ledger.Record) { r.CommandSeq = c.Seq })
+	s.partition("junk", 1, epoch.StateMirroring, func(r *ledger.Record) { r.CommandSeq = c.Seq })
+	res, err = s.svc.Command(t.Context(), r)
+	require.NoError(t, err)
+	require.True(t, res.Done, "%+v", res)
+	_, err = s.do(Request{Verb: Start, Selection: Selection{Mirror: "dc1", Topics: []string{"nowhere"}}})
+	require.Equal(t, NotFound, kind(t, err))
+}

@@ -77,7 +77,7 @@ type Instance struct {
 
 // Partitions describes the selected partitions, sorted by topic and number.
 func (s *Service) Partitions(ctx context.Context, sel Selection) ([]Partition, error) {
-	found, err := s.find(sel, false)
+	found, err := s.find(sel, false, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -158,6 +158,9 @@ func (s *Service) one(p *ledger.Partition, instances []*ledger.Instance) Partiti
 		if r.Left != nil && r.State == epoch.StateStopped {
 			d.SourceOffset = r.Left.SourceEnd
 		}
+	}
+	if p.Live == nil { // the ledger does not know it yet
+		return d
 	}
 	if t := p.Live.Tail(); t.Known {
 		d.DestinationOffset, d.DestinationEpoch, d.Instance = t.Position, max(t.PEpoch, d.DestinationEpoch), s.o.ID

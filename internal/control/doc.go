@@ -26,7 +26,10 @@ type Options struct {
 	// Ends are high watermarks of destination topics, physical, by topic and
 	// partition; for partitions that clients write to here. nil: not known.
 	Ends func(ctx context.Context, topics []string) map[string]map[int32]int64
-	Now  func() time.Time // nil: time.Now
+	// PartitionCount is how many partitions a destination topic has, for topics
+	// that the ledger does not know yet. nil: not known.
+	PartitionCount func(ctx context.Context, topic string) (int32, error)
+	Now            func() time.Time // nil: time.Now
 }
 
 // Mirror is a mirror that the configuration declares.

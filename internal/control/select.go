@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
@@ -103,8 +104,9 @@ func (s Selection) matcher(change bool) (func(topic string) bool, error) {
 	return func(string) bool { return true }, nil
 }
 
-// find are the selected partitions, sorted.
-func (s *Service) find(sel Selection, change bool) ([]*ledger.Partition, error) {
+// find are the selected partitions, sorted. unknown, if given, may name those
+// of a topic that the ledger does not know.
+func (s *Service) find(sel Selection, change bool, unknown func(topic string) ([]*ledger.Partition, error)) ([]*ledger.Partition, error) {
 	match, err := sel.matcher(change)
 	if err != nil {
 		return nil, err
@@ -120,10 +122,17 @@ func (s *Service) find(sel Selection, change bool) ([]*ledger.Partition, error) 
 		}
 		out, seen[p.Topic] = append(out, p), true
 	}
-	if sel.Mirror != "" && len(out) == 0 && !s.known(sel.Mirror) {
+	if sel.Mirror != "" && !s.known(sel.Mirror) {
 		return nil, &Error{Kind: NotFound, Text: fmt.Sprintf("there is no mirror %q", sel.Mirror), Remedy: "`lockstep list` shows the mirrors"}
 	}
 	for _, t := range sel.Topics {
+		if !seen[t] && unknown != nil {
+			ps, err := unknown(t)
+			if err != nil {
+				return nil, err
+			}
+			out, seen[t] = append(out, ps...), len(ps) > 0
+		}
 		if !seen[t] {
 			return nil, &Error{Kind: NotFound, Text: fmt.Sprintf("topic %s is not mirrored%s", t, by(sel.Mirror)), Remedy: "a topic becomes one when topics.include of a mirror in the configuration matches it; `lockstep describe` shows those that are"}
 		}
@@ -158,8 +167,11 @@ func mirrorOf(p *ledger.Partition) string {
 }
 
 func stateOf(p *ledger.Partition) ledger.State {
-	if p.Record == nil {
+	switch {
+	case p.Err != nil:
 		return stateUnreadable
+	case p.Record == nil:
+		return epoch.StateUnknown
 	}
 	return cmp.Or(p.Record.State, "UNKNOWN")
 }
