@@ -77,7 +77,7 @@ func (s *side) truncation(src *side) {
 		s.cutTo(d.T, true)
 	case TruncULE:
 		s.w.ule++
-		s.w.that(src.k.losses > s.baseLoss, "%s: phase two cuts live records to %d (end %d) without a loss on %s", s.name, d.T, s.vEnd(), src.name)
+		s.w.that(src.k.losses > s.baseLoss || s.ownLost, "%s: phase two cuts live records to %d (end %d) without a loss on %s", s.name, d.T, s.vEnd(), src.name)
 		b, err := s.book.To(StateULERecovery)
 		s.w.no(err)
 		s.put(b, "ULE_RECOVERY, cut to %d", d.T)

@@ -49,7 +49,7 @@ func TestScenariosCoverHazards(t *testing.T) {
 		"F2", "F3", "F4a", "F4b", "F4c", "F4d", "F6", "F7", "F8", "F9", "F12", "F13",
 		"E1", "E2", "E3", "E4", "E5", "E6", "alignment", "stopping", "ule", "flip", "fencing", "H4", "H7", "H9", "H10", "H15", "H17",
 		"H3-opening", "H5-stop", "H6-history", "M4", "M5", "M10", "M11-stop", "M14", "M18", "M18-both", "M25", "M26",
-		"F1", "F1-stop", "F2-history", "F4d-ule", "F5", "F5-tail", "F6-stop", "F10", "F11", "F13-retry",
+		"F1", "F1-stop", "F2-history", "F4d-ule", "F5", "F5-tail", "F6-stop", "F10", "F11", "F13-retry", "stop-below-start", "native-whole", "native-before",
 	} {
 		require.True(t, have[id], "no scenario for %s in testdata", id)
 	}
@@ -198,6 +198,7 @@ func (s *scenario) recover(t *testing.T, d *datadriven.TestData) string {
 	in := RecoverInput{
 		PStart: num(d, "pstart", 0), PEnd: num(d, "pend", 0), LeaderEpoch: int32(num(d, "pe", 0)),
 		Unsure: d.HasArg("unsure"), UnsureBase: num(d, "unsure", 0), MayLand: d.HasArg("mayland"), CleanedBelow: num(d, "cleaned", 0),
+		NativeWhole: d.HasArg("whole"),
 	}
 	if d.HasArg("cp-p") {
 		v := num(d, "cp-v", 0)

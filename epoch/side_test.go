@@ -43,6 +43,7 @@ type owner struct {
 	al       *Alignment
 	alStep   AlignStep
 	st       *Stop
+	readLoss int // losses when STOPPING read the log
 	tr       *Truncation
 }
 
@@ -375,11 +376,11 @@ func (s *side) alignCut(a *Alignment, st AlignStep, src *side) {
 	s.w.no(err)
 	switch st.Holder {
 	case HeldByUs:
-		s.baseLoss = s.pairLoss[src.name]
+		s.baseLoss, s.ownLost = s.pairLoss[src.name], s.k.losses > s.pairLoss["own"+src.name]
 	case HeldBySource:
-		s.baseLoss = src.pairLoss["own"+s.name]
+		s.baseLoss, s.ownLost = src.pairLoss["own"+s.name], s.k.losses > src.pairLoss[s.name]
 	default:
-		s.baseLoss = src.k.losses
+		s.baseLoss, s.ownLost = src.k.losses, false
 	}
 	var gone []lrec
 	for _, x := range s.live() {
@@ -416,7 +417,7 @@ func (s *side) stopStep(stale bool) bool {
 		s.zombies = append(s.zombies, s.own.inflight...)
 		s.own.inflight, st.Quiet = nil, true
 	case StopRead:
-		st.Leader, st.Opened = s.k.pe, nil
+		st.Leader, st.Opened, s.own.readLoss = s.k.pe, nil, s.k.losses
 		st.Read = &StopReading{PEpoch: s.k.pe, PEnd: s.k.hw(), Broker: s.k.leader().epochs, Recovered: s.recovered(s.k.hw())}
 	case StopOpen:
 		x := s.k.append(kbatch{kind: 'o', Batch: Batch{Count: 1, Stamped: true, V: d.Opening.LMO, VCount: 1, Gen: d.Opening.Gen, Epoch: 0, Flags: FlagHidden}})
@@ -427,7 +428,7 @@ func (s *side) stopStep(stale bool) bool {
 	case StopWrite:
 		if !s.book.BeforeCut() {
 			s.pairLoss[s.book.Source.Cluster] = s.baseLoss
-			s.pairLoss["own"+s.book.Source.Cluster] = s.k.losses
+			s.pairLoss["own"+s.book.Source.Cluster] = s.own.readLoss
 		}
 		s.own = nil
 		was := s.live()

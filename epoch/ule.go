@@ -161,7 +161,7 @@ func (x *Truncation) Next() TruncStep {
 	case x.t >= x.VEnd, x.VEnd <= x.Start: // what is missing here below it the destination lost itself
 		return TruncStep{Do: TruncCut, T: t}
 	case !x.Support:
-		return TruncStep{Do: TruncFail, T: t, Why: fmt.Sprintf("the source lost records that are mirrored already, from offset %d on (an unclean leader election there): set %s=true to let the mirror cut them off", x.t, SettingULE)}
+		return TruncStep{Do: TruncFail, T: t, Why: fmt.Sprintf("the source lost records that are mirrored already, from offset %d on (an unclean leader election there, or one here before the mirror was started): set %s=true to let the mirror cut them off", x.t, SettingULE)}
 	case x.Compacted:
 		return TruncStep{Do: TruncShadow, T: t}
 	}
