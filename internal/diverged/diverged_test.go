@@ -137,6 +137,23 @@ func TestCutOfNativeTail(t *testing.T) {
 	require.Zero(t, unknown)
 }
 
+// Failback into what was the source: its own log is a native span from the
+// start, of older epochs than the ledger's newest.
+func TestCutOfFormerSource(t *testing.T) {
+	x := &phys{t: t}
+	x.native(0, "a0")
+	x.native(1, "a1")
+	x.native(1, "lost2")
+	x.mirrored(1, 2, 1, 2, "b2")
+	x.mirrored(1, 3, 1, 3, "b3")
+	recs, _, unknown := x.list(&epoch.Log{
+		Spans: []epoch.Span{{Kind: epoch.Native, PEnd: -1}, {Kind: epoch.Mirrored, Gen: 1, VStart: 2, PStart: 3, PEpoch: 1, PEnd: -1}},
+		Chain: epoch.Chain{{Epoch: 0, Start: 0}, {Epoch: 1, Start: 1}, {Epoch: 2, Start: 2}, {Epoch: 3, Start: 3}}, MaxEpoch: 3, LastGen: 1,
+	})
+	require.Equal(t, []string{"2(1) lost2 native"}, recs)
+	require.Zero(t, unknown)
+}
+
 // Failback: a native span cut as a whole is not in the ledger any more; its
 // span-opening batch says what its offsets and epochs were.
 func TestCutOfWholeNative(t *testing.T) {

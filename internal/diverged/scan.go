@@ -40,7 +40,7 @@ type Scan struct {
 	lenient bool
 	walker  *epoch.Walker
 
-	live    epoch.Chain
+	live    epoch.Chain // of the live batches met
 	liveEnd int64
 	dead    []Dead
 	zone    *zone
@@ -59,7 +59,7 @@ type zone struct {
 // NewScan begins at a partition's physical log start. compacted: the cleaner
 // may have removed batches, so gaps mean nothing.
 func NewScan(l *epoch.Log, compacted bool) *Scan {
-	return &Scan{log: l, lenient: compacted, live: l.Chain, open: map[int64][]int{}}
+	return &Scan{log: l, lenient: compacted, open: map[int64][]int{}}
 }
 
 // header is what the rules need of a batch.
@@ -95,9 +95,7 @@ func (s *Scan) Take(b protocol.Batch) {
 	switch v {
 	case epoch.Live, epoch.Below:
 		s.zone = nil
-		if s.log.Spans[pl.Span].Kind == epoch.Native {
-			s.live = s.live.Assign(pl.Epoch, pl.V)
-		}
+		s.live = s.live.Assign(pl.Epoch, pl.V)
 		s.liveEnd = max(s.liveEnd, pl.VEnd)
 	case epoch.Hidden:
 		s.opening(b)
@@ -182,6 +180,7 @@ func (s *Scan) marker(b protocol.Batch) {
 
 // Found is what a scan has found.
 type Found struct {
+	below   epoch.Chain // the ledger's, for what lies below the first live batch met
 	live    epoch.Chain
 	liveEnd int64
 	dead    []Dead
@@ -196,7 +195,7 @@ func (s *Scan) End() (*Found, error) {
 	if s.err != nil {
 		return nil, fmt.Errorf("a batch can't be read: %w", s.err)
 	}
-	f := &Found{live: s.live, liveEnd: s.liveEnd, Unknown: s.unknown}
+	f := &Found{below: s.log.Chain, live: s.live, liveEnd: s.liveEnd, Unknown: s.unknown}
 	for _, d := range s.dead {
 		if !f.copied(d.Epoch, d.V, d.VEnd) {
 			f.dead = append(f.dead, d)
@@ -208,7 +207,13 @@ func (s *Scan) End() (*Found, error) {
 // copied tells whether the live log has all of [v, vEnd) under epoch e: then it
 // is the same records, as in Kafka offset and leader epoch name a record.
 func (f *Found) copied(e int32, v, vEnd int64) bool {
-	return vEnd <= f.liveEnd && f.live.At(v) == e && f.live.At(vEnd-1) == e
+	at := func(v int64) int32 {
+		if len(f.live) == 0 || v < f.live[0].Start {
+			return f.below.At(v)
+		}
+		return f.live.At(v)
+	}
+	return vEnd <= f.liveEnd && at(v) == e && at(vEnd-1) == e
 }
 
 // Range is a stretch of diverged records of one leader epoch.

@@ -72,7 +72,7 @@ func (s *Side) WriteConfig() {
 	if len(s.mirrors) > 0 {
 		conf += "mirrors:\n" + strings.Join(s.mirrors, "")
 	}
-	conf += fmt.Sprintf("admin:\n  address: %s\ninstance:\n  id: e2e-%s\n  session_timeout: 6s\nlog:\n  level: debug\n", s.ports.Addr(1), s.name)
+	conf += fmt.Sprintf("admin:\n  address: %s\ninstance:\n  id: e2e-%s\n  session_timeout: 6s\nlimits:\n  drain_timeout: 1s\nlog:\n  level: debug\n", s.ports.Addr(1), s.name)
 	if err := os.WriteFile(s.conf, []byte(conf), 0o644); err != nil {
 		s.t.Fatal(err)
 	}
