@@ -208,6 +208,11 @@ func (p *fetchPart) choose(records []byte) pick {
 		if e.PEnd() <= p.p {
 			continue
 		}
+		if behind := jump(l, e.P); behind > e.P { // the dead end of a closed span
+			out.hidden++
+			out.next = behind
+			continue
+		}
 		at, verdict := w.Next(e)
 		switch verdict {
 		case epoch.Live:

@@ -338,7 +338,7 @@ func (f *listOffsets) maxTimestamp(l *offsetLookup, r *reader, p, ts int64, next
 			case code != 0:
 				l.fail(code)
 				next()
-			case ok:
+			case ok && !h.head.Control:
 				f.recordAt(l, h, next, func(_ int64, t int64) bool { return t >= ts })
 			default:
 				f.index(l, r, r.start, func(code int16) {

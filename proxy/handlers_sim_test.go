@@ -66,9 +66,13 @@ type simPart struct {
 	hw        int64 // -1: the log end
 	lso       int64 // -1: the high watermark
 	epoch     int32
+	aborted   []simTxn    // transactions that were aborted
 	chain     epoch.Chain // of leader epochs, kept by put, truncate and endFor
 	preferred int32
 }
+
+// simTxn is a transaction: its first record's offset, and that of its marker.
+type simTxn struct{ pid, first, marker int64 }
 
 // lead makes e the leader epoch: it begins at the log end, as in a broker.
 func (p *simPart) lead(e int32) {
@@ -76,10 +80,17 @@ func (p *simPart) lead(e int32) {
 	p.chain = p.chain.Assign(e, p.end())
 }
 
-// truncate drops the last n batches, as a follower of a leader without them.
+// truncate drops the last n batches, as a follower of a leader without them; no
+// transaction is left open.
 func (p *simPart) truncate(n int) {
 	p.batches = p.batches[:max(0, len(p.batches)-n)]
+	for i := len(p.batches); i > 0 && p.batches[i-1].IsTransactional() && !p.batches[i-1].IsControl(); i-- {
+		p.batches = p.batches[:i-1]
+	}
 	p.chain = p.chain.Truncate(p.end())
+	for n := len(p.aborted); n > 0 && p.aborted[n-1].marker >= p.end(); n-- {
+		p.aborted = p.aborted[:n-1]
+	}
 }
 
 // endFor is a broker's answer to OffsetForLeaderEpoch.
@@ -242,6 +253,15 @@ func (s *sim) fetch(q *kmsg.FetchRequest) kmsg.Response {
 					first = false
 				}
 				left -= int64(len(a.RecordBatches))
+				if q.IsolationLevel == 1 {
+					for _, txn := range part.aborted { // all up to the end: a broker may name too many
+						if txn.marker >= p.FetchOffset {
+							at := kmsg.NewFetchResponseTopicPartitionAbortedTransaction()
+							at.ProducerID, at.FirstOffset = txn.pid, txn.first
+							a.AbortedTransactions = append(a.AbortedTransactions, at)
+						}
+					}
+				}
 			}
 			rt.Partitions = append(rt.Partitions, a)
 		}
@@ -279,6 +299,8 @@ func (s *sim) offsetOf(p *simPart, q *kmsg.ListOffsetsRequest, ts int64, a *kmsg
 		return
 	case protocol.TimestampEarliest, protocol.TimestampEarliestLocal:
 		a.Offset = p.start
+		p.endFor(0)
+		a.LeaderEpoch = p.chain.At(p.start)
 		return
 	case protocol.TimestampLatestTiered, protocol.TimestampEarliestUpload:
 		return

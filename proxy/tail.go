@@ -82,7 +82,7 @@ func (k knownEnd) ends() ends {
 // emptyEnds are the ends of a log without a live batch at or above physical log
 // start: retention took the last one, or none was ever written.
 func emptyEnds(p *ledger.Partition, start int64) ends {
-	if known := endBelow(p, maxOffset); known.ok && known.p <= start {
+	if known := endBelow(p, maxOffset); known.ok && known.p <= start && nativeSpan(p.Log) == nil {
 		return known.ends()
 	}
 	v := max(p.Log.Spans[len(p.Log.Spans)-1].VStart, p.Log.Start)

@@ -35,7 +35,7 @@ func checkpointOf(p *ledger.Partition) *ledger.Checkpoint {
 		return nil
 	}
 	last := p.Log.Open()
-	if cp.V > last.VStart && (last.Kind == epoch.Mirrored && cp.Gen != last.Gen) {
+	if cp.V > last.VStart && (last.Kind == epoch.Native || cp.Gen != last.Gen) {
 		return nil
 	}
 	return cp
