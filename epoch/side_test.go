@@ -28,6 +28,7 @@ type side struct {
 	pairLoss  map[string]int // cluster → its losses when the pair about it was stored here
 	baseLoss  int            // the source's losses when what we share with it was proven
 	suspect   bool           // the source lost something since our last good fetch
+	ownLost   bool           // or we did, since: an old tail may have come back with epochs that phase one lets pass
 	valid     bool           // one good fetch since the alignment
 	unsettled map[int]bool   // ids acknowledged here
 	lineages  int
