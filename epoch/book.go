@@ -170,6 +170,14 @@ func (w *ChainWalk) Answer(end int64) {
 	w.at = end
 }
 
+// Leads adds the leader's present epoch, which begins at the log end as long as
+// it has no batch. Call it when Done.
+func (w *ChainWalk) Leads(epoch int32) {
+	if epoch > w.c.Newest() {
+		w.c = w.c.Assign(epoch, w.end)
+	}
+}
+
 // Done tells that Chain is complete.
 func (w *ChainWalk) Done() bool { return w.done }
 

@@ -135,7 +135,7 @@ func (s *scenario) lifecycle(t *testing.T, d *datadriven.TestData) (string, bool
 		return awaitTable(d), true
 	case "native-lost":
 		if r := s.l.NativeLost(parseChain(t, d.Input), num(d, "pend", 0)); r != nil {
-			return fmt.Sprintf("lost: new native span from p%d under %d", r.P, r.PEpoch), true
+			return fmt.Sprintf("lost: new native span from p%d under %d", r.P, r.PEpoch) + map[bool]string{true: ", or further down"}[r.Partial], true
 		}
 		return "whole", true
 	case "repair":
@@ -423,6 +423,9 @@ func chainWalk(t *testing.T, d *datadriven.TestData) string {
 		out = append(out, fmt.Sprintf("read at %d, ask for epoch %d", read, e))
 	}
 	require.True(t, w.Done())
+	if d.HasArg("leads") {
+		w.Leads(int32(num(d, "leads", 0)))
+	}
 	return strings.Join(out, "\n") + "\n" + dumpChain(w.Chain())
 }
 

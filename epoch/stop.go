@@ -12,6 +12,9 @@ import (
 type Repair struct {
 	P      int64
 	PEpoch int32
+	// Partial: P is only where the chain that was given begins, and epochs above
+	// pe may reach further down. Ask again with the chain from the log start.
+	Partial bool
 }
 
 // NativeLost finds that loss. By Kafka's epochs two logs that have the same
@@ -23,8 +26,10 @@ type Repair struct {
 // above pe, so that writes which landed before the look are in it.
 //
 // nil: nothing is lost, or retention has taken the place. broker is the leader's
-// own epoch chain, pEnd its log end. An owner looks whenever the physical leader
-// epoch has changed, and until then Produce and Fetch get retriable errors.
+// own epoch chain from ps-1 at least, its present epoch included even if it has
+// no batch yet (ChainWalk.Leads), pEnd its log end. An owner looks whenever the
+// physical leader epoch has changed, and until then Produce and Fetch get
+// retriable errors.
 func (l *Log) NativeLost(broker Chain, pEnd int64) *Repair {
 	s := l.Open()
 	if s == nil || s.Kind != Native {
@@ -34,9 +39,9 @@ func (l *Log) NativeLost(broker Chain, pEnd int64) *Repair {
 	if at := broker.At(s.PStart - 1); pEnd >= s.PStart && (at == -1 || at == s.PEpoch || opened) {
 		return nil
 	}
-	for _, e := range broker {
+	for i, e := range broker {
 		if e.Epoch > s.PEpoch {
-			return &Repair{P: e.Start, PEpoch: e.Epoch}
+			return &Repair{P: e.Start, PEpoch: e.Epoch, Partial: i == 0 && e.Start > 0}
 		}
 	}
 	return &Repair{P: pEnd, PEpoch: s.PEpoch}
