@@ -59,10 +59,21 @@ func (k *kafka) hw() int64 {
 	hw := k.leader().end()
 	for i, r := range k.reps {
 		if k.isr[i] {
-			hw = min(hw, r.end())
+			hw = min(hw, r.common(k.leader()))
 		}
 	}
 	return hw
+}
+
+// common is up to where two logs are the same.
+func (r *replica) common(l *replica) (end int64) {
+	for i, b := range r.log {
+		if i == len(l.log) || l.log[i].P != b.P || l.log[i].PEpoch != b.PEpoch {
+			break
+		}
+		end = b.PEnd()
+	}
+	return end
 }
 
 // read is the leader's log below the high watermark.

@@ -153,7 +153,7 @@ func (s *side) gen() int16 {
 // STOPPED partition does whenever the leader epoch has changed; until then the
 // proxy refuses Produce and Fetch.
 func (s *side) settle() {
-	if s.book.Log.Open() == nil || s.book.State != StateStopped && !(s.book.BeforeCut() && s.book.State != StateStopping) {
+	if s.book.Log.Open() == nil || s.book.State != StateStopped && (!s.book.BeforeCut() || s.book.State == StateStopping) {
 		return
 	}
 	r := s.book.Log.NativeLost(s.k.leader().epochs, s.k.leader().end())

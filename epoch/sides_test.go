@@ -70,7 +70,7 @@ func (w *sides) losses() (n int) {
 
 // cut: an alignment takes gone out of s.
 func (w *sides) cut(s *side, gone []lrec) {
-	if w.losses() > 0 || s.own.alStep.Empty {
+	if w.losses() > 0 || s.own.alStep.Empty || len(w.all) > 2 {
 		return
 	}
 	src := map[int]bool{}
@@ -299,8 +299,25 @@ var weights = []struct {
 	name string
 	n    int
 }{
-	{"write", 12}, {"elect", 2}, {"unclean", 3}, {"leave", 4}, {"join", 2}, {"sync", 4}, {"logstart", 1}, {"foreign", 1}, {"zombie", 2}, {"start", 2},
-	{"align", 10}, {"mirror", 24}, {"deliver", 14}, {"crash", 1}, {"takeover", 6}, {"stop", 2}, {"stopstep", 9}, {"recover", 1}, {"drain", 1},
+	{"write", 12},
+	{"elect", 2},
+	{"unclean", 3},
+	{"leave", 4},
+	{"join", 2},
+	{"sync", 4},
+	{"logstart", 1},
+	{"foreign", 1},
+	{"zombie", 2},
+	{"start", 2},
+	{"align", 10},
+	{"mirror", 24},
+	{"deliver", 14},
+	{"crash", 1},
+	{"takeover", 6},
+	{"stop", 2},
+	{"stopstep", 9},
+	{"recover", 1},
+	{"drain", 1},
 }
 
 func (h *hist) step() {
