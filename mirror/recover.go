@@ -285,7 +285,11 @@ func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *e
 	}
 	cut := t.position
 	if r.hasCut {
-		cut = min(cut, r.cut)
+		if cut = min(cut, r.cut); cut < got.VEnd {
+			if cut, err = p.roundDown(ctx, c, l, dst, ph.end, got.VEnd, cut); err != nil {
+				return nil, t, err
+			}
+		}
 	}
 	n, err := l.Cut(cut, ph.end, dst.epoch, gen)
 	if err == nil && n.Open().VStart < t.vEnd {

@@ -201,52 +201,56 @@ func (p *Partition) virtualAt(ctx context.Context, c *kconn.Conn, l *epoch.Log, 
 
 // alignRound finds the live batch that holds t inside; the cut is at its base.
 func (p *Partition) alignRound(ctx context.Context, al *epoch.Alignment, rec *ledger.Record, dst leader, t int64) error {
-	l := &rec.Log
-	r := t
+	return p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
+		r, err := p.roundDown(ctx, c, &rec.Log, dst, al.Local.PEnd, al.Local.VEnd, t)
+		if err == nil {
+			al.Rounded = &r
+		}
+		return err
+	})
+}
+
+// roundDown is the base of the live batch that holds virtual offset t inside, t
+// itself when none does. pEnd and vEnd are the log's ends.
+func (p *Partition) roundDown(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, pEnd, vEnd, t int64) (int64, error) {
 	i := l.SpanAtV(t)
-	if i < 0 || t == l.Spans[i].VStart || t >= al.Local.VEnd {
-		al.Rounded = &r
-		return nil
+	if i < 0 || t == l.Spans[i].VStart || t >= vEnd {
+		return t, nil
 	}
 	s := &l.Spans[i]
-	to := al.Local.PEnd
+	hi := pEnd
 	if i+1 < len(l.Spans) {
-		to = l.Spans[i+1].PStart
+		hi = l.Spans[i+1].PStart
 	}
-	return p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
-		lo, hi := s.PStart, to
-		if s.Kind == epoch.Native {
-			lo = s.PStart + t - s.VStart
-			hi = min(lo+1, to)
-		} else {
-			var err error
-			if lo, err = p.bisect(ctx, c, l, dst, lo, hi, t); err != nil {
-				return err
-			}
+	lo := s.PStart
+	if s.Kind == epoch.Native {
+		lo = s.PStart + t - s.VStart
+		hi = min(lo+1, hi)
+	} else {
+		var err error
+		if lo, err = p.bisect(ctx, c, l, dst, lo, hi, t); err != nil {
+			return 0, err
 		}
-		err := readBatches(ctx, c, dst, p.topic, p.partition, lo, hi, func(raw protocolBatch) error {
-			b := readHeader(raw)
-			pl, v := l.Classify(b)
-			if v != epoch.Live || pl.Span != i {
-				return nil
-			}
-			if err := countV(raw, &b); err != nil {
-				return err
-			}
-			if pl, _ = l.Classify(b); pl.V < t && t < pl.VEnd {
-				r = pl.V
-			}
-			if pl.VEnd <= t {
-				return nil
-			}
-			return errFound
-		})
-		if err := notFound(err); err != nil {
+	}
+	r := t
+	err := readBatches(ctx, c, dst, p.topic, p.partition, lo, hi, func(raw protocolBatch) error {
+		b := readHeader(raw)
+		pl, v := l.Classify(b)
+		if v != epoch.Live || pl.Span != i {
+			return nil
+		}
+		if err := countV(raw, &b); err != nil {
 			return err
 		}
-		al.Rounded = &r
-		return nil
+		if pl, _ = l.Classify(b); pl.V < t && t < pl.VEnd {
+			r = pl.V
+		}
+		if pl.VEnd <= t {
+			return nil
+		}
+		return errFound
 	})
+	return r, notFound(err)
 }
 
 // bisect finds a physical offset in [lo, hi) of a mirrored span at or in front

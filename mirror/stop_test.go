@@ -1,0 +1,347 @@
+package mirror
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+func hidden(b protocol.Batch) bool {
+	s, ok := b.ReadStamp()
+	return ok && s.Flags&epoch.FlagHidden != 0
+}
+
+// openings are the span-opening batches in a site's log.
+func (s *site) openings() (out []protocol.Batch) {
+	s.phys.with("t", 0, func(l *fakeLog) {
+		for _, b := range l.batches {
+			if hidden(b) {
+				out = append(out, b)
+			}
+		}
+	})
+	return out
+}
+
+// F10 and DESIGN §8: killed between any two steps of STOPPING, and with the
+// source dead, the next owner ends it the same way.
+func TestStoppingSurvivesKills(t *testing.T) {
+	dead := errors.New("killed")
+	for _, c := range []struct {
+		name string
+		kill func(b *site, die func())
+	}{
+		{"before STOPPING is written", func(b *site, die func()) {
+			b.store.onPut = func(r *ledger.Record) error {
+				if r.State == epoch.StateStopping {
+					die()
+					return dead
+				}
+				return nil
+			}
+		}},
+		{"after STOPPING is written", func(b *site, die func()) {
+			b.phys.onProduce = func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+				die()
+				return -1, true
+			}
+		}},
+		{"after the opening batch, before its answer", func(b *site, die func()) {
+			b.phys.onProduce = func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+				x.SetBase(l.end(), l.epoch)
+				l.append(append(protocol.Batch(nil), x...))
+				die()
+				return -1, true
+			}
+		}},
+		{"before STOPPED is written", func(b *site, die func()) {
+			b.store.onPut = func(r *ledger.Record) error {
+				if r.State == epoch.StateStopped {
+					die()
+					return dead
+				}
+				return nil
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := examples(t)
+			killed := make(chan struct{})
+			c.kill(b, func() {
+				select {
+				case <-killed:
+				default:
+					close(killed)
+				}
+			})
+			b.want(epoch.StateStopped)
+			<-killed
+			b.stop()
+			b.store.mu.Lock()
+			b.store.onPut = nil
+			b.store.mu.Unlock()
+			b.phys.mu.Lock()
+			b.phys.onProduce = nil
+			b.phys.mu.Unlock()
+			a.phys.close() // the source is dead
+			b.run()
+			b.is(epoch.StateStopped)
+			r := b.rec()
+			require.Equal(t, ledger.Pair{Cluster: "A", TopicID: a.phys.id, LME: 1, LMO: 2}, r.Pairs[0])
+			b.write(1)
+			require.Equal(t, "0(0) 1(1) 2(2)", b.dump(), "the first local record has offset LMO")
+			require.Equal(t, b.end()-1, r.Log.Open().PStart)
+			os := b.openings()
+			require.Equal(t, r.Log.Open().PStart, os[len(os)-1].NextOffset())
+		})
+	}
+}
+
+// H3: the span-opening batch says enough to find the native span again.
+func TestH3SpanOpeningBatch(t *testing.T) {
+	_, b := examples(t)
+	r := b.stopped()
+	os := b.openings()
+	require.Len(t, os, 1)
+	require.NoError(t, protocol.Records(os[0], func(rv protocol.RecordView) bool {
+		require.Equal(t, "lockstep.span.1", string(rv.Key))
+		require.JSONEq(t, fmt.Sprintf(`{"v":1,"lmo":2,"lme":1,"bump":2,"chain":[{"e":0,"s":0},{"e":1,"s":1}],"start":0,"gen":1,"cluster":"B","topicId":%q,"lineage":"first-B"}`, b.phys.id), string(rv.Value))
+		return true
+	}))
+	require.Equal(t, os[0].NextOffset(), r.Log.Open().PStart)
+}
+
+// H4, F5: STOPPED, and the destination loses its tail below the native span.
+func TestH4F5NativeSpanLost(t *testing.T) {
+	_, b := examples(t)
+	r := b.stopped()
+	b.write(2)
+	was := b.shownEpoch()
+	require.Equal(t, "0(0) 1(1) 2(2) 3(2)", b.dump())
+	b.phys.with("t", 0, func(l *fakeLog) { l.truncate(1) })
+	b.elect()
+	require.Equal(t, epoch.StateStopped, b.rec().State)
+	b.write(2)
+	require.Greater(t, b.shownEpoch(), was)
+	require.Equal(t, fmt.Sprintf("0(0) 1(%d) 2(%[1]d)", b.shownEpoch()), b.dump(), "acknowledged writes are read")
+	require.Equal(t, r.Pairs, b.rec().Pairs, "the pair is not touched")
+	// A loss above the span's start is the cluster's own.
+	spans := b.part().Log.Spans
+	b.phys.with("t", 0, func(l *fakeLog) { l.truncate(2) })
+	b.elect()
+	b.write(1)
+	require.Equal(t, spans, b.part().Log.Spans)
+}
+
+// A new owner looks at a STOPPED log that lost its tail while nobody watched.
+func TestH4NewOwner(t *testing.T) {
+	_, b := examples(t)
+	b.stopped()
+	b.stop()
+	b.phys.with("t", 0, func(l *fakeLog) { l.truncate(1); l.epoch++ })
+	b.run()
+	eventually(t, "looked at", func() bool { return b.rec().Checked == 1 })
+	b.write(1)
+	require.Greater(t, b.shownEpoch(), int32(2))
+	require.Equal(t, fmt.Sprintf("0(0) 1(%d)", b.shownEpoch()), b.dump())
+}
+
+// H9: STOPPING asserts that no transaction is open below the native span.
+func TestH9StoppingEndsTransactions(t *testing.T) {
+	_, b := examples(t)
+	b.phys.with("t", 0, func(l *fakeLog) { l.lso = 1 })
+	ended := 0
+	b.endTxns = func() error {
+		ended++
+		b.phys.with("t", 0, func(l *fakeLog) { l.lso = -1 })
+		return nil
+	}
+	r := b.stopped()
+	require.Equal(t, 1, ended)
+	require.Equal(t, int64(2), r.Pairs[0].LMO)
+}
+
+// M11: a source transaction that is open at the end is left out.
+func TestM11HalfATransaction(t *testing.T) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	a.phys.with("t", 0, func(l *fakeLog) {
+		l.append(rawBatch{base: 0, n: 2}.bytes())
+		l.append(rawBatch{base: 2, n: 3, pid: 7, txn: true}.bytes())
+		l.append(rawBatch{base: 5, n: 3, pid: 7, txn: true}.bytes())
+		l.append(rawBatch{base: 8, n: 1, pid: 7, control: true}.bytes())
+	})
+	// The destination refuses the second half of the transaction.
+	b.phys.onProduce = func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+		if s, _ := x.ReadStamp(); s.V == 5 {
+			return kerr.NotEnoughReplicas.Code, true
+		}
+		return 0, false
+	}
+	b.mirrors(a)
+	eventually(t, "half", func() bool { return b.dump() == "0(0) 1(0) 2(0) 3(0) 4(0)" })
+	b.want(epoch.StateStopped)
+	b.is(epoch.StateStopped)
+	require.Equal(t, int64(2), b.rec().Pairs[0].LMO)
+	require.Equal(t, "0(0) 1(0)", b.dump())
+	b.write(1)
+	require.Equal(t, "0(0) 1(0) 2(1)", b.dump())
+}
+
+// F1: a stop before phase one's cut leaves pairs and log alone.
+func TestF1StopBeforeTheCut(t *testing.T) {
+	a, b := examples(t)
+	_ = a
+	r := b.stopped()
+	b.write(3)
+	before := b.content()
+	n := b.shownEpoch()
+	b.ledger = func() epoch.SourceRecord { return epoch.SourceRecord{Reading: epoch.Unreadable, Err: "no"} }
+	b.tuning.RetryAttempts = 1 << 20
+	b.run()
+	b.want(epoch.StateMirroring)
+	b.is(epoch.StateFailed)
+	b.stopped()
+	require.Equal(t, r.Pairs, b.rec().Pairs)
+	require.Equal(t, r.Log.Spans, b.part().Log.Spans)
+	require.Equal(t, before, b.content())
+	require.Equal(t, n, b.shownEpoch())
+}
+
+// F2: epochs that were cut are not used again.
+func TestF2EpochsNeverReused(t *testing.T) {
+	a, b := examples(t)
+	b.stopped()
+	b.write(1) // 2(2), will be cut
+	require.Equal(t, "0(0) 1(1) 2(2)", b.dump())
+	b.want(epoch.StateMirroring)
+	b.is(epoch.StateMirroring)
+	b.stopped()
+	b.write(1)
+	require.NotEqual(t, "0(0) 1(1) 2(2)", b.dump())
+	require.True(t, strings.HasPrefix(b.dump(), "0(0) 1(1) 2("), b.dump())
+	_ = a
+}
+
+// F6: the physical epoch changes between the re-read and STOPPED, and with it a
+// tail is lost: again from the start.
+func TestF6EpochChangesWhileStopping(t *testing.T) {
+	a, b := examples(t)
+	_ = a
+	n := 0
+	b.phys.onProduce = func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+		if n++; n == 1 && hidden(x) {
+			l.truncate(1)
+			l.epoch++
+			x.SetBase(l.end(), l.epoch)
+			l.append(append(protocol.Batch(nil), x...))
+			go b.meta()
+			return kerr.NotLeaderForPartition.Code, true
+		}
+		return 0, false
+	}
+	b.want(epoch.StateStopped)
+	eventually(t, "metadata", func() bool { b.meta(); return b.rec().State == epoch.StateStopped })
+	r := b.rec()
+	require.Equal(t, int64(1), r.Pairs[0].LMO, "only what is there")
+	require.Equal(t, int32(0), r.Pairs[0].LME)
+	b.write(1)
+	require.Equal(t, fmt.Sprintf("0(0) 1(%d)", b.shownEpoch()), b.dump())
+	require.NoError(t, r.Log.Validate())
+}
+
+// A write in flight that lands after the stop is dead.
+func TestStoppingGivesUpAWrite(t *testing.T) {
+	a, b := examples(t)
+	var late protocol.Batch
+	hold := make(chan struct{})
+	b.phys.onProduce = func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+		if !hidden(x) && late == nil {
+			late = append(protocol.Batch(nil), x...)
+			close(hold)
+			return -1, true // the connection breaks: outcome unknown
+		}
+		return 0, false
+	}
+	a.write(1)
+	b.meta()
+	<-hold
+	b.stopped()
+	if lmo := b.rec().Pairs[0].LMO; lmo == 2 {
+		b.phys.with("t", 0, func(l *fakeLog) {
+			late.SetBase(l.end(), l.epoch)
+			l.append(late)
+		})
+		b.write(1)
+		require.Equal(t, "0(0) 1(1) 3(2)", b.dump(), "dead, and it leaves a hole")
+	}
+}
+
+// Pause and resume: no new alignment, nothing twice.
+func TestPauseResume(t *testing.T) {
+	a, b := examples(t)
+	b.want(epoch.StatePaused)
+	b.is(epoch.StatePaused)
+	spans := len(b.part().Log.Spans)
+	a.write(2)
+	b.meta()
+	time.Sleep(60 * time.Millisecond)
+	require.Equal(t, "0(0) 1(1)", b.dump())
+	b.want(epoch.StateMirroring)
+	b.shows("0(0) 1(1) 2(1) 3(1)")
+	require.Len(t, b.part().Log.Spans, spans)
+	require.Equal(t, a.content(), b.content())
+	for _, r := range b.store.puts[2:] {
+		require.NotEqual(t, epoch.StateLogAlignment, r.State)
+	}
+	// Paused across owners, then stopped.
+	b.want(epoch.StatePaused)
+	b.is(epoch.StatePaused)
+	b.run()
+	time.Sleep(20 * time.Millisecond)
+	require.Equal(t, epoch.StatePaused, b.rec().State)
+	b.stopped()
+	require.Equal(t, int64(4), b.rec().Pairs[0].LMO)
+	// What doesn't fit is skipped, and noted.
+	b.want(epoch.StatePaused)
+	eventually(t, "noted", func() bool { return b.rec().CommandSeq == b.part().Command.Seq })
+	require.Equal(t, epoch.StateStopped, b.rec().State)
+}
+
+// F13: retry and recover go back to the state before, never to an alignment.
+func TestF13RecoverGoesBack(t *testing.T) {
+	a, b := examples(t)
+	b.tuning.RetryAttempts = 2
+	b.run()
+	bad := true
+	b.phys.onProduce = func(partKey, *fakeLog, protocol.Batch) (int16, bool) {
+		if bad {
+			return kerr.PolicyViolation.Code, true
+		}
+		return 0, false
+	}
+	a.write(1)
+	b.meta()
+	eventually(t, "gave up", func() bool { return b.rec().State == epoch.StateFailed && b.rec().Retries >= 2 })
+	require.Equal(t, epoch.StateMirroring, b.rec().Previous)
+	b.phys.mu.Lock()
+	bad = false
+	b.phys.mu.Unlock()
+	time.Sleep(30 * time.Millisecond)
+	require.Equal(t, epoch.StateFailed, b.rec().State)
+	n := len(b.store.puts)
+	b.command(ledger.Command{Recover: true})
+	b.shows("0(0) 1(1) 2(1)")
+	for _, r := range b.store.puts[n:] {
+		require.NotEqual(t, epoch.StateLogAlignment, r.State)
+	}
+	require.Zero(t, b.rec().Retries)
+}
