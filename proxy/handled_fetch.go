@@ -173,7 +173,9 @@ func (p *fetchPart) upstream() protocol.FetchRequestPartition {
 			a.CurrentLeaderEpoch = pe
 		}
 	}
-	if p.log != nil && !p.decided() && asksBroker(p.log.Log, p.lastEpoch) && p.p >= p.log.Log.Open().PStart {
+	// Once tried, the joined chain has been asked: the broker itself doesn't know
+	// an epoch in which nothing is left, the ledger does.
+	if p.log != nil && !p.decided() && !p.tried && asksBroker(p.log.Log, p.lastEpoch) && p.p >= p.log.Log.Open().PStart {
 		a.LastFetchedEpoch = p.lastEpoch - p.log.Log.Open().Bump
 	}
 	return a

@@ -45,6 +45,7 @@ type history struct {
 	next map[int16]protocol.Stamp // what the owner of an older generation had still in flight
 
 	native  bool // STOPPED
+	lost    bool // the log was cut below the native span, and the owner has not ruled yet
 	saved   *ledger.Checkpoint
 	markers []int64 // virtual offsets of transaction markers in native spans
 	pids    int64

@@ -9,6 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
 // loseAndMirrorAgain is lose followed by what the owner then does: the same
@@ -102,7 +104,11 @@ func (c *follower) step(h *history, branches [][]liveRecord, maxBytes int32) {
 	if next >= 0 {
 		c.has = append(c.has, got...)
 		c.pos = next
-		c.last = recs[len(recs)-1].epoch
+		for rest := a.RecordBatches; len(rest) > 0; { // a marker's epoch counts too
+			b, after, err := protocol.NextBatch(rest)
+			require.NoError(c.t, err)
+			c.last, rest = b.PartitionLeaderEpoch(), after
+		}
 	}
 }
 
@@ -122,8 +128,10 @@ func TestReadersOfAMovingLog(t *testing.T) {
 		publish := func() [][]liveRecord {
 			lp := b.mirror("m", 0, h.log)
 			lp.Checkpoint = h.checkpoint()
-			lp.Checkpoint.EndShown = max(h.vend, shown)
-			shown = max(shown, h.vend)
+			if !h.native {
+				lp.Checkpoint.EndShown = max(h.vend, shown)
+				shown = max(shown, h.vend)
+			}
 			return [][]liveRecord{slices.Clone(h.live)}
 		}
 		branches := publish()
@@ -131,7 +139,20 @@ func TestReadersOfAMovingLog(t *testing.T) {
 		c.refresh(h)
 		steps := rapid.IntRange(1, 60).Draw(rt, "steps")
 		for range steps {
-			switch rapid.IntRange(0, 13).Draw(rt, "op") {
+			if h.native {
+				if drawMoving(rt, h) {
+					c.step(h, branches, rapid.Int32Range(1, 400).Draw(rt, "max"))
+				}
+				if !h.lost {
+					branches = append(publish(), branches...)
+				}
+				continue
+			}
+			switch rapid.IntRange(0, 14).Draw(rt, "op") {
+			case 14:
+				h.stop(rapid.Int64Range(0, 2).Draw(rt, "tail"), rapid.Int32Range(1, 50).Draw(rt, "bump"))
+				shown = h.vend
+				branches = append(publish(), branches...)
 			case 0, 1, 2:
 				h.ts++
 				h.append(rapid.IntRange(1, 3).Draw(rt, "n"), rapid.SampledFrom([]int64{0, 0, 1, 300}).Draw(rt, "hole"))
@@ -165,6 +186,9 @@ func TestReadersOfAMovingLog(t *testing.T) {
 			}
 			branches = append(branches, slices.Clone(h.live))
 		}
+		if h.lost {
+			h.repair()
+		}
 		branches = publish()
 		c.refresh(h)
 		for i := range 3*len(h.part.batches) + 30 {
@@ -183,4 +207,33 @@ func records(l []liveRecord) (out []liveRecord) {
 		out = append(out, liveRecord{v: r.v, epoch: r.epoch, ts: r.ts, value: r.value})
 	}
 	return out
+}
+
+// drawMoving is one step of a STOPPED partition, or false for one of its reader.
+func drawMoving(t *rapid.T, h *history) (read bool) {
+	op := rapid.IntRange(0, 9).Draw(t, "native op")
+	switch {
+	case h.lost && op == 0:
+		h.repair()
+	case h.lost && op == 1: // a client writes where the owner has not ruled yet
+		h.ts++
+		h.part.put(dense(t, 9_000_000, 1, h.ts))
+	case h.lost:
+		return true
+	case op <= 1:
+		h.ts++
+		h.write(rapid.IntRange(1, 3).Draw(t, "n"), -1, false)
+	case op == 2:
+		h.transact(rapid.Bool().Draw(t, "abort"), 2, 1)
+	case op == 3:
+		h.part.lead(h.part.epoch + 1)
+	case op == 4:
+		h.loseOnly(rapid.IntRange(1, 5).Draw(t, "lost"))
+	case op == 5:
+		h.startAgain(rapid.SampledFrom(h.bases()).Draw(t, "cut"))
+		h.append(1, 0)
+	default:
+		return true
+	}
+	return false
 }

@@ -123,24 +123,31 @@ func (h *history) startAgain(t int64) {
 	h.cut(t)
 }
 
-// loseNative: an unclean election takes the last n batches. Below the native span the owner opens a new one.
+// loseNative: an unclean election takes the last n batches. Below the native
+// span the owner opens a new one.
 func (h *history) loseNative(n int) {
+	if h.loseOnly(n); h.lost {
+		h.repair()
+	}
+}
+
+// loseOnly is loseNative without the owner.
+func (h *history) loseOnly(n int) {
 	h.part.truncate(n)
 	end := h.part.end()
 	h.live = slices.DeleteFunc(h.live, func(r liveRecord) bool { return r.p >= end })
 	h.part.lead(h.part.epoch + 1)
 	o := h.log.Open()
-	if end >= o.PStart {
+	if h.lost = end < o.PStart; !h.lost {
 		h.markers = slices.DeleteFunc(h.markers, func(v int64) bool { return v >= end-o.PStart+o.VStart })
 		h.sync()
-		return
 	}
-	h.repair()
 }
 
-// repair is what the owner does when the log ends below its native span.
+// repair is what the owner does when the log was cut below its native span.
 func (h *history) repair() {
-	end := h.part.end()
+	r := h.log.NativeLost(h.part.chain, h.part.end())
+	require.NotNil(h.t, r)
 	vend := h.log.Spans[0].VStart
 	h.pend = 0
 	if n := len(h.live); n > 0 {
@@ -151,10 +158,24 @@ func (h *history) repair() {
 			}
 		}
 	}
-	l, err := h.log.OpenNative(vend, end, h.part.epoch, 0)
+	l, err := h.log.OpenNative(vend, r.P, r.PEpoch, 0)
 	require.NoError(h.t, err)
-	h.log = l.WithLiveEnd(h.pend)
+	h.log, h.lost = l.WithLiveEnd(h.pend), false
 	h.markers = nil
+	o := h.log.Open()
+	for _, b := range h.part.batches { // written before the owner had ruled
+		if b.BaseOffset() < r.P {
+			continue
+		}
+		v := b.BaseOffset() - o.PStart + o.VStart
+		require.NoError(h.t, protocol.Records(b, func(rec protocol.RecordView) bool {
+			h.live = append(h.live, liveRecord{
+				v: v + int64(rec.OffsetDelta), epoch: b.PartitionLeaderEpoch() + o.Bump, ts: b.Timestamp(rec), value: string(rec.Value),
+				batch: v, end: v + b.NextOffset() - b.BaseOffset(), p: b.BaseOffset(),
+			})
+			return true
+		}))
+	}
 	h.sync()
 }
 

@@ -141,6 +141,7 @@ type sim struct {
 	deny    map[string]map[int16]int16       // topic → api key → error
 	asked   []kmsg.Request                   // all but the forwarded
 	reads   int                              // partitions fetched
+	base    func(b protocol.Batch) int64     // of a batch that the broker has already, as it says; -1: it hasn't
 	admin   func(kmsg.Request) kmsg.Response // the APIs of administrators
 	onFetch func()                           // before a main Fetch (v13+, or by a client) is answered
 }
@@ -370,7 +371,12 @@ func (s *sim) produce(q *kmsg.ProduceRequest) kmsg.Response {
 			if a.ErrorCode = code; code == 0 {
 				b, _, err := protocol.NextBatch(append([]byte(nil), p.Records...))
 				require.NoError(s.t, err)
-				a.BaseOffset = part.put(b)
+				if s.base != nil {
+					a.BaseOffset = s.base(b)
+				}
+				if a.BaseOffset < 0 {
+					a.BaseOffset = part.put(b)
+				}
 			}
 			rt.Partitions = append(rt.Partitions, a)
 		}
@@ -389,6 +395,9 @@ func (s *sim) deleteRecords(q *kmsg.DeleteRecordsRequest) kmsg.Response {
 			a.Partition, a.LowWatermark = p.Partition, -1
 			part, code := s.refusal(t.Topic, 21, p.Partition)
 			if a.ErrorCode = code; code == 0 {
+				if p.Offset == -1 {
+					p.Offset = part.high()
+				}
 				part.start = max(part.start, p.Offset)
 				a.LowWatermark = part.start
 			}

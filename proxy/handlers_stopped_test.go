@@ -1,0 +1,373 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// show gives the view the history's log, STOPPED when it is.
+func (h *history) show(b *bench) {
+	lp := b.mirror("m", 0, h.log)
+	lp.Record.State = epoch.StateMirroring
+	if h.native {
+		lp.Record.State = epoch.StateStopped
+	}
+}
+
+// stoppedBench is chainBench, stopped at virtual offset 12: physically there are
+// a foreign batch and the span-opening one in front, so the native span begins
+// at p 15. Physical epoch 5, bump 10 + 100.
+func stoppedBench(t *testing.T) (*bench, *history) {
+	b, h := chainBench(t)
+	h.foreign(2)
+	h.stop(0, 100)
+	h.show(b)
+	require.EqualValues(t, 15, h.log.Open().PStart)
+	require.EqualValues(t, 12, h.log.Open().VStart)
+	return b, h
+}
+
+// idempotent gives a batch a producer id.
+func idempotent(b protocol.Batch, pid int64) protocol.Batch {
+	binary.BigEndian.PutUint64(b[43:], uint64(pid))
+	binary.BigEndian.PutUint16(b[51:], 0)
+	binary.BigEndian.PutUint32(b[53:], 0)
+	binary.BigEndian.PutUint32(b[17:], crc32.Checksum(b[21:], crc32.MakeTable(crc32.Castagnoli)))
+	return b
+}
+
+func (s *sim) askedFor(key int16) (n int) {
+	for _, q := range s.asked {
+		if q.Key() == key {
+			n++
+		}
+	}
+	return n
+}
+
+// H8: the broker takes a retried batch for a duplicate of one that a cut has
+// removed; of one in an older native part; or of one that was there all along.
+func TestH8DeadDuplicates(t *testing.T) {
+	b, h := stoppedBench(t)
+	h.write(3, -1, false) // v12..14, p15..17
+	h.write(2, -1, false) // v15..16, p18..19: will be cut
+	h.startAgain(15)
+	h.append(4, 0)
+	h.stop(0, 100)
+	h.show(b)
+	h.write(1, -1, false)
+	send := func(pid, base int64) kmsg.ProduceResponseTopicPartition {
+		b.sim.base = func(protocol.Batch) int64 { return base }
+		return produceOne(b, idempotent(dense(t, 0, 1, 5), pid))
+	}
+	dups := 0
+	b.h.count.deadDup = func(string, int32) { dups++ }
+	a := send(7, 16)
+	require.Zero(t, a.ErrorCode)
+	require.EqualValues(t, 13, a.BaseOffset, "a true duplicate in an older native part")
+	for _, base := range []int64{18, 19, 3, 13} { // cut, cut, mirrored, foreign
+		a = send(7, base)
+		require.Equal(t, kerr.UnknownProducerID.Code, a.ErrorCode, "base %d", base)
+		require.EqualValues(t, -1, a.BaseOffset)
+	}
+	require.Equal(t, 4, dups)
+	a = send(-1, 18) // nobody remembers batches without a producer id: written just now, behind a cut
+	require.Equal(t, retryLater, a.ErrorCode)
+	o := h.log.Open()
+	a = send(7, o.PStart)
+	require.Zero(t, a.ErrorCode)
+	require.Equal(t, o.VStart, a.BaseOffset)
+}
+
+// H10: the lease must be valid when the answer comes, and the span as it is then
+// counts.
+func TestH10LeaseAtTheAnswer(t *testing.T) {
+	b, h := stoppedBench(t)
+	b.sim.base = func(protocol.Batch) int64 { b.view.fresh = false; return -1 }
+	require.Equal(t, retryLater, produceOne(b, idempotent(dense(t, 0, 1, 5), 7)).ErrorCode)
+	h.sync()
+	b.view.fresh = true
+
+	// A cut while it was under way: written, acknowledged by the broker, gone.
+	b.sim.base = func(protocol.Batch) int64 {
+		h.startAgain(12)
+		h.show(b)
+		return 15
+	}
+	require.Equal(t, kerr.UnknownProducerID.Code, produceOne(b, idempotent(dense(t, 0, 1, 5), 7)).ErrorCode)
+	// And the next one is refused before it is sent.
+	end := h.part.end()
+	b.sim.base = nil
+	require.Equal(t, kerr.PolicyViolation.Code, produceOne(b, dense(t, 0, 1, 5)).ErrorCode)
+	require.Equal(t, end, h.part.end())
+}
+
+// H4, F5: an election costs one look-up when nothing was lost below the native
+// span; when something was, nobody is told anything but to come again, until the
+// owner has ruled.
+func TestH4TailLostBelowNativeSpan(t *testing.T) {
+	b, h := stoppedBench(t)
+	h.write(3, -1, false)
+	at := func(offset int64) kmsg.FetchResponseTopicPartition {
+		q := fetchOne(12, "m", [16]byte{}, offset, 1000)
+		q.MaxWaitMillis = 0
+		return respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0]
+	}
+	require.Zero(t, at(12).ErrorCode)
+	h.part.lead(6)
+	b.sim.asked = nil
+	require.Zero(t, produceOne(b, dense(t, 0, 1, 5)).ErrorCode)
+	h.sync()
+	require.Zero(t, at(15).ErrorCode)
+	require.Zero(t, at(15).ErrorCode)
+	require.LessOrEqual(t, b.sim.askedFor(23), 2)
+
+	unsound := 0
+	b.h.count.unsound = func(string, int32) { unsound++ }
+	h.loseOnly(6) // of 4 + 3 native, hidden and foreign batches and the last mirrored one
+	require.True(t, h.lost)
+	end := h.part.end()
+	require.Less(t, end, int64(15))
+	// The connection was asked lately, so the write is passed on: it lands below.
+	a := produceOne(b, idempotent(dense(t, 0, 1, 5), 7))
+	require.Equal(t, retryLater, a.ErrorCode)
+	require.EqualValues(t, -1, a.BaseOffset)
+	// A second later it isn't even sent.
+	b.pass(2 * soundFor)
+	before := h.part.end()
+	require.Equal(t, retryLater, produceOne(b, dense(t, 0, 1, 5)).ErrorCode)
+	require.Equal(t, before, h.part.end())
+	require.Equal(t, retryLater, at(15).ErrorCode)
+	require.Equal(t, retryLater, offsetsOf(b, 7, protocol.TimestampLatest).ErrorCode)
+	require.Equal(t, retryLater, epochEnd(b, 4, 116, -1).ErrorCode)
+	// Also when what was written since reaches beyond the old start.
+	for range 12 {
+		h.part.put(dense(t, 0, 1, 5))
+	}
+	require.Equal(t, retryLater, produceOne(b, dense(t, 0, 1, 5)).ErrorCode)
+	require.Equal(t, retryLater, at(15).ErrorCode)
+	require.Equal(t, retryLater, at(12).ErrorCode)
+	require.Equal(t, retryLater, offsetsOf(b, 7, protocol.TimestampLatest).ErrorCode)
+	require.Positive(t, unsound)
+
+	h.repair()
+	h.show(b)
+	a = produceOne(b, dense(t, 0, 1, 5))
+	require.Zero(t, a.ErrorCode)
+	require.Equal(t, h.vend, a.BaseOffset)
+	h.sync()
+	require.Equal(t, h.vend, offsetsOf(b, 7, protocol.TimestampLatest).Offset)
+	// A consumer that stood above what was lost learns of it.
+	q := fetchOne(12, "m", [16]byte{}, 15, 1000)
+	q.Topics[0].Partitions[0].LastFetchedEpoch = 115
+	p := respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0]
+	require.Zero(t, p.ErrorCode)
+	require.Less(t, p.DivergingEpoch.EndOffset, int64(12))
+	require.GreaterOrEqual(t, p.DivergingEpoch.EndOffset, int64(0))
+}
+
+// M10: an aborted transaction whose marker was cut must not make a client drop
+// what the same producer committed in the next native span.
+func TestM10AbortedTransactionsOfOneSpan(t *testing.T) {
+	b, h := stoppedBench(t)
+	h.transact(true, 2)
+	marker := h.markers[0]
+	h.startAgain(marker)
+	h.append(1, 0)
+	h.stop(0, 1)
+	h.pids-- // the same producer
+	h.transact(false, 2)
+	h.transact(true, 1)
+	h.show(b)
+	fetch := func(at int64) kmsg.FetchResponseTopicPartition {
+		q := fetchOne(12, "m", [16]byte{}, at, 1<<20)
+		q.IsolationLevel = 1
+		return respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0]
+	}
+	p := fetch(12)
+	require.Len(t, p.AbortedTransactions, 1)
+	require.EqualValues(t, 12, p.AbortedTransactions[0].FirstOffset)
+	recs, next := readBatches(t, p.RecordBatches)
+	require.Len(t, recs, 2)
+	require.Empty(t, committed(t, recs, p))
+	require.Equal(t, marker, next)
+
+	p = fetch(marker) // the mirrored span: no list at all
+	require.Empty(t, p.AbortedTransactions)
+	_, next = readBatches(t, p.RecordBatches)
+	p = fetch(next)
+	recs, _ = readBatches(t, p.RecordBatches)
+	require.Len(t, recs, 3)
+	require.Len(t, p.AbortedTransactions, 1)
+	require.Equal(t, recs[2].v, p.AbortedTransactions[0].FirstOffset)
+	require.Len(t, committed(t, recs, p), 2)
+	require.Equal(t, h.vend, p.HighWatermark)
+	require.Equal(t, h.vend, p.LastStableOffset)
+	h.part.lso = h.part.end() - 2
+	p = fetch(next)
+	require.Equal(t, h.vend-2, p.LastStableOffset)
+	require.EqualValues(t, h.vend-2, offsetsOf(b, 7, protocol.TimestampLatest).Offset, "read_committed")
+}
+
+// The joined chain: ledger below, broker above, as one (DESIGN §3).
+func TestJoinedChain(t *testing.T) {
+	b, h := stoppedBench(t)
+	h.write(3, -1, false) // 115@12
+	h.part.lead(7)
+	h.write(2, -1, false) // 117@15, end 17
+	h.part.lead(9)        // 119@17, empty
+	want := h.joined()
+	require.Equal(t, epoch.Chain{{Epoch: 3, Start: 0}, {Epoch: 5, Start: 4}, {Epoch: 7, Start: 9}, {Epoch: 115, Start: 12}, {Epoch: 117, Start: 15}, {Epoch: 119, Start: 17}}, want)
+	for e := int32(0); e <= 119; e++ {
+		we, end := want.EndOffsetFor(e, 17)
+		a := epochEnd(b, 4, e, -1)
+		require.Zero(t, a.ErrorCode, e)
+		require.Equal(t, end, a.EndOffset, "end of %d", e)
+		if e > 7 && e < 115 {
+			require.EqualValues(t, 7, a.LeaderEpoch)
+			continue
+		}
+		require.Equal(t, we, a.LeaderEpoch, "epoch of %d", e)
+	}
+	require.EqualValues(t, -1, epochEnd(b, 4, 120, -1).EndOffset)
+	require.EqualValues(t, 119, b.h.shownEpoch("m", [16]byte{}, 0, 9))
+	require.Equal(t, kerr.FencedLeaderEpoch.Code, epochEnd(b, 4, 117, 117).ErrorCode)
+	require.Zero(t, epochEnd(b, 4, 117, 119).ErrorCode)
+
+	for _, c := range []struct {
+		offset   int64
+		last     int32
+		code     int16
+		epoch    int32
+		end      int64
+		diverges bool
+	}{
+		{offset: 15, last: 115},
+		{offset: 16, last: 115, epoch: 115, end: 15, diverges: true},
+		{offset: 17, last: 117},
+		{offset: 18, last: 117, epoch: 117, end: 17, diverges: true},
+		{offset: 12, last: 7},
+		{offset: 13, last: 7, epoch: 7, end: 12, diverges: true},
+		{offset: 13, last: 116, epoch: 115, end: 15, diverges: true},
+		{offset: 17, last: 130, code: kerr.OffsetOutOfRange.Code},
+		{offset: 18, last: -1, code: kerr.OffsetOutOfRange.Code},
+		{offset: 17, last: -1},
+	} {
+		q := fetchOne(12, "m", [16]byte{}, c.offset, 1000)
+		q.MaxWaitMillis = 0
+		q.Topics[0].Partitions[0].LastFetchedEpoch = c.last
+		p := respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0]
+		require.Equal(t, c.code, p.ErrorCode, "%+v", c)
+		require.Equal(t, c.diverges, p.DivergingEpoch.EndOffset >= 0, "%+v", c)
+		if c.diverges {
+			require.Equal(t, c.epoch, p.DivergingEpoch.Epoch, "%+v", c)
+			require.Equal(t, c.end, p.DivergingEpoch.EndOffset, "%+v", c)
+		}
+	}
+	// Above the high watermark, not above the log end: in range, nothing yet.
+	h.part.hw = h.part.end() - 1
+	p := only(t, b.fetch(fetchOne(12, "m", [16]byte{}, 17, 1000)))
+	require.Zero(t, p.ErrorCode)
+	require.Empty(t, p.RecordBatches)
+	require.EqualValues(t, 16, p.HighWatermark)
+}
+
+// M7: DeleteRecords on a STOPPED partition deletes what lies below the offset as
+// clients see it, wherever that is; the answer says what was asked.
+func TestM7DeleteRecordsWhenStopped(t *testing.T) {
+	for _, c := range []struct {
+		v     int64
+		code  int16
+		start int64 // physical
+		low   int64
+	}{
+		{v: 3, start: 3, low: 3},
+		{v: 11, start: 11, low: 11},
+		{v: 12, start: 15, low: 12}, // over the foreign and the hidden batch
+		{v: 13, start: 16, low: 13},
+		{v: 15, start: 25, low: 15}, // over what was cut
+		{v: 16, start: 26, low: 16},
+		{v: 18, start: 28, low: 18},                                // a hole: the next record
+		{v: 22, start: 30, low: 22},                                // behind all mirrored ones: the next native one
+		{v: 24, start: 32, low: 24},                                // the end
+		{v: 25, code: kerr.OffsetOutOfRange.Code, low: -1},         // above it
+		{v: -1, start: 32, low: 24},                                // all
+		{v: 99, code: kerr.TopicAuthorizationFailed.Code, low: -1}, // the broker's word first
+	} {
+		b, h := stoppedBench(t)
+		h.write(3, -1, false) // v12..14, p15..17
+		h.write(3, -1, false) // v15..17: cut
+		h.startAgain(15)
+		h.foreign(4)   // p21..24
+		h.append(3, 0) // v15..17, p25..27
+		h.append(1, 3) // v21, p28
+		h.stop(0, 1)   // opening at p29
+		h.write(2, -1, false)
+		h.show(b)
+		require.EqualValues(t, 24, h.vend)
+		if c.v == 99 {
+			b.sim.deny["m"] = map[int16]int16{21: c.code}
+			c.v = 3
+		}
+		a := deleteOne(b, c.v)
+		require.Equal(t, c.code, a.ErrorCode, "%+v", c)
+		require.Equal(t, c.low, a.LowWatermark, "%+v", c)
+		require.Equal(t, c.start, h.part.start, "%+v", c)
+		if c.code == 0 && c.v > 0 {
+			first := offsetsOf(b, 7, protocol.TimestampEarliest)
+			require.Zero(t, first.ErrorCode)
+			require.GreaterOrEqual(t, first.Offset, c.v)
+			for _, r := range h.live {
+				if r.v >= c.v {
+					require.LessOrEqual(t, first.Offset, r.v, "%+v", c)
+					break
+				}
+			}
+		}
+	}
+}
+
+// acks=0 to a STOPPED partition: the broker is asked to answer, so that it is
+// known when the write is over; the client gets nothing, or is cut off.
+func TestAcks0ToStopped(t *testing.T) {
+	b, h := stoppedBench(t)
+	r := b.run(produceReq(0, map[string][]byte{"m": dense(t, 0, 1, 5)}))
+	require.True(t, r.nothing)
+	require.EqualValues(t, 16, h.part.end())
+	for _, q := range b.sim.asked {
+		if p, ok := q.(*kmsg.ProduceRequest); ok {
+			require.EqualValues(t, 1, p.Acks)
+		}
+	}
+	b.sim.deny["m"] = map[int16]int16{0: kerr.TopicAuthorizationFailed.Code}
+	r = b.run(produceReq(0, map[string][]byte{"m": dense(t, 0, 1, 5)}))
+	require.Equal(t, ReasonAcks0Refused, r.closed)
+}
+
+// What clients write comes back as they wrote it: payload, CRC, producer fields.
+func TestNativeBatchesAreUntouched(t *testing.T) {
+	b, h := stoppedBench(t)
+	sent := transactional(dense(t, 0, 3, 77), 4, false)
+	require.Zero(t, produceOne(b, bytes.Clone(sent)).ErrorCode)
+	h.part.put(transactional(endMarker(t, false, 78), 4, true))
+	p := only(t, b.fetch(fetchOne(12, "m", [16]byte{}, 12, 1<<20)))
+	got, rest, err := protocol.NextBatch(p.RecordBatches)
+	require.NoError(t, err)
+	require.True(t, got.CheckCRC())
+	require.EqualValues(t, 12, got.BaseOffset())
+	require.EqualValues(t, 115, got.PartitionLeaderEpoch())
+	require.Equal(t, []byte(sent[16:]), []byte(got[16:]), "all behind the leader epoch, CRC included")
+	marker, _, err := protocol.NextBatch(rest)
+	require.NoError(t, err)
+	require.True(t, marker.IsControl())
+	require.EqualValues(t, 15, marker.BaseOffset())
+}
