@@ -293,7 +293,8 @@ func outcome(v Verb, p *ledger.Partition, seq int64) (string, string) {
 	if seq > r.CommandSeq {
 		return OutcomeWaiting, "the instance that owns it has not taken the command in"
 	}
-	if c := p.Command; c != nil && c.Seq > seq && verbOf(c) != string(v) {
+	c := p.Command
+	if c != nil && verbOf(c) != string(v) && (seq > 0 && c.Seq > seq || seq == 0 && v != Recover && cmp.Or(c.Desired, goals[v]) != goals[v]) {
 		return OutcomeFailed, fmt.Sprintf("overtaken by `%s`", c.By)
 	}
 	switch st := r.State; {

@@ -30,6 +30,7 @@ import (
 // run by make's dry run: then target and recipe exist.
 func TestCommands(t *testing.T) {
 	w := newWorkshop(t)
+	defer w.end()
 	seen := map[string]bool{}
 	all := pages(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -73,6 +74,7 @@ func TestInlineCommands(t *testing.T) {
 type workshop struct {
 	dir, bin string
 	admin    string
+	stop     func() // ends the Lockstep that verbs ask; nil: none runs
 }
 
 func newWorkshop(t *testing.T) *workshop {
@@ -152,6 +154,43 @@ func (w *workshop) output(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
+// asking are the verbs that ask a running Lockstep.
+var asking = []string{"list", "describe", "status", "set", "start", "stop", "pause", "resume", "recover", "delete"}
+
+// begin starts a Lockstep for them, once, and waits until it mirrors.
+func (w *workshop) begin(t *testing.T) {
+	if w.stop != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.Command(w.bin, "serve", "--config", "lockstep.yaml")
+	cmd.Dir, cmd.Env = w.dir, env()
+	log, err := os.Create(filepath.Join(w.dir, "log"))
+	require.NoError(t, err)
+	cmd.Stdout, cmd.Stderr = log, log
+	require.NoError(t, cmd.Start())
+	w.stop = func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait(); _ = log.Close() }
+	for {
+		_, body := get(ctx, "http://"+w.admin+"/v1/partitions?topic=orders")
+		if strings.Count(body, `"state": "MIRRORING"`) == 2 {
+			return
+		}
+		if ctx.Err() != nil {
+			b, _ := os.ReadFile(log.Name())
+			t.Fatalf("not mirroring: %s\n%s", body, b)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (w *workshop) end() {
+	if w.stop != nil {
+		w.stop()
+		w.stop = nil
+	}
+}
+
 var commandRE = regexp.MustCompile(`^(?:DEMO_SECONDS=\d+ )?(make|lockstep)((?: [\w./=-]+)+)$`)
 
 func (w *workshop) run(t *testing.T, line string) {
@@ -162,6 +201,9 @@ func (w *workshop) run(t *testing.T, line string) {
 		if args[0] == "serve" && !slices.Contains(args, "--help") {
 			w.serve(t, args)
 			return
+		}
+		if slices.Contains(asking, args[0]) && !slices.Contains(args, "--help") {
+			w.begin(t)
 		}
 		cmd := exec.CommandContext(t.Context(), w.bin, args...)
 		cmd.Dir = w.dir
@@ -184,6 +226,7 @@ func (w *workshop) run(t *testing.T, line string) {
 // serve runs Lockstep until it is ready, looks at its HTTP endpoints, and ends
 // it in order.
 func (w *workshop) serve(t *testing.T, args []string) {
+	w.end()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, w.bin, args...)
