@@ -98,16 +98,15 @@ func (k *kafka) follow(i int) {
 		return
 	}
 	f, l := k.reps[i], k.leader()
-	for {
-		e, end := l.epochs.EndOffsetFor(f.epochs.Newest(), l.end())
-		t, again := f.epochs.TruncateTo(e, end, f.end())
-		if t < 0 {
-			t = 0
-		}
-		f.truncate(t)
-		if !again {
+	// Every fetch names the last epoch, so it asks until the leader agrees.
+	for f.end() > 0 {
+		newest := f.epochs.Newest()
+		e, end := l.epochs.EndOffsetFor(newest, l.end())
+		if e == newest && end >= f.end() {
 			break
 		}
+		t, _ := f.epochs.TruncateTo(e, end, f.end())
+		f.truncate(max(t, 0))
 	}
 	for _, b := range l.log {
 		if b.P >= f.end() {

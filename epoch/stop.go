@@ -35,8 +35,9 @@ func (l *Log) NativeLost(broker Chain, pEnd int64) *Repair {
 	if s == nil || s.Kind != Native {
 		return nil
 	}
-	opened := slices.Contains(broker, Entry{Epoch: s.PEpoch, Start: s.PStart})
-	if at := broker.At(s.PStart - 1); pEnd >= s.PStart && (at == -1 || at == s.PEpoch || opened) {
+	seen := len(broker) > 0 && broker[0].Start < max(s.PStart, 1)
+	same := broker.At(s.PStart-1) == s.PEpoch || s.PStart == 0 && s.PEpoch == 0 || slices.Contains(broker, Entry{Epoch: s.PEpoch, Start: s.PStart})
+	if pEnd >= s.PStart && (!seen || same) {
 		return nil
 	}
 	for i, e := range broker {
