@@ -374,7 +374,7 @@ func readAll(t *rapid.T, b *bench, h *history, id [16]byte, at int64, rnd *rand.
 	rc := rnd.IntN(3) == 0
 	var want, got []liveRecord
 	for _, r := range h.live {
-		if r.v >= at && !(rc && r.gone) {
+		if r.v >= at && (!rc || !r.gone) {
 			r.p, r.gone = 0, false
 			want = append(want, r)
 		}

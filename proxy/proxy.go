@@ -188,7 +188,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	// Before the first full read of the ledger nobody knows which topics are
 	// mirrors: nothing may pass (hazard H10). The ports are bound, so clients
 	// that come early wait.
-	if p.view != nil && p.view.WaitReady(ctx) != nil && ctx.Err() != nil {
+	if p.view != nil {
+		_ = p.view.WaitReady(ctx) // its only error is that of ctx
+	}
+	if ctx.Err() != nil {
 		p.Close()
 		return nil
 	}
