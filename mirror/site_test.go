@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ type site struct {
 
 	tuning  Tuning
 	compact bool
-	unclean bool
+	unclean atomic.Bool
 	ledger  func() epoch.SourceRecord // instead of the source's
 	endTxns func() error
 	src     *site
@@ -99,7 +100,7 @@ func (s *site) run() {
 		Store: s.store, Memory: memory, Metrics: NewMetrics(nil), Tuning: s.tuning,
 		Logger:   slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("site", s.name),
 		Clusters: func() (string, string) { return s.name, src.name },
-		Unclean:  func(string) bool { return s.unclean },
+		Unclean:  func(string) bool { return s.unclean.Load() },
 		EndTxns: func(context.Context, string, int32) error {
 			if s.endTxns == nil {
 				return nil
@@ -313,4 +314,29 @@ func (s *site) neverWas(st ledger.State) {
 	for _, r := range s.store.puts {
 		require.NotEqual(s.t, st, r.State, "%s", s.name)
 	}
+}
+
+func (b *fakeBroker) hook(f func(partKey, *fakeLog, protocol.Batch) (int16, bool)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.onProduce = f
+}
+
+func (s *fakeStore) hook(f func(*ledger.Record) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onPut = f
+}
+
+func (s *fakeStore) setWaiting(f func(*ledger.Partition, bool) []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = f
+}
+
+// written are the records put so far.
+func (s *fakeStore) written() []*ledger.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*ledger.Record(nil), s.puts...)
 }

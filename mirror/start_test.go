@@ -19,12 +19,12 @@ func TestH10StartWaitsForInstances(t *testing.T) {
 	b.stopped()
 	b.write(1)
 	taken := int64(0)
-	b.store.waiting = func(p *ledger.Partition, _ bool) []string {
+	b.store.setWaiting(func(p *ledger.Partition, _ bool) []string {
 		if taken > p.RecordOffset || taken == p.RecordOffset && taken > 0 {
 			return nil
 		}
 		return []string{"x"}
-	}
+	})
 	b.want(epoch.StateMirroring)
 	b.is(epoch.StateLogAlignment)
 	eventually(t, "says for whom", func() bool { w := b.eng.Partition("t", 0).Status().Waiting; return len(w) == 1 && w[0] == "x" })
@@ -203,7 +203,7 @@ func TestStartSurvivesKills(t *testing.T) {
 		a.write(1)
 		left := n
 		killed := make(chan struct{})
-		b.store.onPut = func(r *ledger.Record) error {
+		b.store.hook(func(r *ledger.Record) error {
 			if left--; left == 0 {
 				close(killed)
 			}
@@ -211,7 +211,7 @@ func TestStartSurvivesKills(t *testing.T) {
 				return errLedgerDown
 			}
 			return nil
-		}
+		})
 		b.want(epoch.StateMirroring)
 		<-killed
 		b.stop()
@@ -227,7 +227,7 @@ func TestStartSurvivesKills(t *testing.T) {
 // M2: every cut of live records raises the epoch shown.
 func TestM2CutRaisesTheEpoch(t *testing.T) {
 	a, b := examples(t)
-	b.unclean = true
+	b.unclean.Store(true)
 	was := b.shownEpoch()
 	a.phys.with("t", 0, func(l *fakeLog) { l.truncate(1); l.epoch++ })
 	a.write(1)
@@ -287,11 +287,11 @@ func TestEpochFencingState(t *testing.T) {
 	a.write(1)
 	b.mirrors(a)
 	b.shows("0(0)")
-	b.phys.onProduce = func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+	b.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
 		s, _ := x.ReadStamp()
 		require.LessOrEqual(t, s.Epoch, b.part().Log.Shown(0))
 		return 0, false
-	}
+	})
 	a.phys.with("t", 0, func(l *fakeLog) {
 		l.append(rawBatch{base: 1, n: 1, epoch: 40}.bytes())
 		l.epoch = 40

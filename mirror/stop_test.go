@@ -41,36 +41,36 @@ func TestStoppingSurvivesKills(t *testing.T) {
 		kill func(b *site, die func())
 	}{
 		{"before STOPPING is written", func(b *site, die func()) {
-			b.store.onPut = func(r *ledger.Record) error {
+			b.store.hook(func(r *ledger.Record) error {
 				if r.State == epoch.StateStopping {
 					die()
 					return dead
 				}
 				return nil
-			}
+			})
 		}},
 		{"after STOPPING is written", func(b *site, die func()) {
-			b.phys.onProduce = func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+			b.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
 				die()
 				return -1, true
-			}
+			})
 		}},
 		{"after the opening batch, before its answer", func(b *site, die func()) {
-			b.phys.onProduce = func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+			b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
 				x.SetBase(l.end(), l.epoch)
 				l.append(append(protocol.Batch(nil), x...))
 				die()
 				return -1, true
-			}
+			})
 		}},
 		{"before STOPPED is written", func(b *site, die func()) {
-			b.store.onPut = func(r *ledger.Record) error {
+			b.store.hook(func(r *ledger.Record) error {
 				if r.State == epoch.StateStopped {
 					die()
 					return dead
 				}
 				return nil
-			}
+			})
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -180,12 +180,12 @@ func TestM11HalfATransaction(t *testing.T) {
 		l.append(rawBatch{base: 8, n: 1, pid: 7, control: true}.bytes())
 	})
 	// The destination refuses the second half of the transaction.
-	b.phys.onProduce = func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+	b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
 		if s, _ := x.ReadStamp(); s.V == 5 {
 			return kerr.NotEnoughReplicas.Code, true
 		}
 		return 0, false
-	}
+	})
 	b.mirrors(a)
 	eventually(t, "half", func() bool { return b.dump() == "0(0) 1(0) 2(0) 3(0) 4(0)" })
 	b.want(epoch.StateStopped)
@@ -237,7 +237,7 @@ func TestF6EpochChangesWhileStopping(t *testing.T) {
 	a, b := examples(t)
 	_ = a
 	n := 0
-	b.phys.onProduce = func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+	b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
 		if n++; n == 1 && hidden(x) {
 			l.truncate(1)
 			l.epoch++
@@ -247,7 +247,7 @@ func TestF6EpochChangesWhileStopping(t *testing.T) {
 			return kerr.NotLeaderForPartition.Code, true
 		}
 		return 0, false
-	}
+	})
 	b.want(epoch.StateStopped)
 	eventually(t, "metadata", func() bool { b.meta(); return b.rec().State == epoch.StateStopped })
 	r := b.rec()
@@ -263,14 +263,14 @@ func TestStoppingGivesUpAWrite(t *testing.T) {
 	a, b := examples(t)
 	var late protocol.Batch
 	hold := make(chan struct{})
-	b.phys.onProduce = func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+	b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
 		if !hidden(x) && late == nil {
 			late = append(protocol.Batch(nil), x...)
 			close(hold)
 			return -1, true // the connection breaks: outcome unknown
 		}
 		return 0, false
-	}
+	})
 	a.write(1)
 	b.meta()
 	<-hold
@@ -299,7 +299,7 @@ func TestPauseResume(t *testing.T) {
 	b.shows("0(0) 1(1) 2(1) 3(1)")
 	require.Len(t, b.part().Log.Spans, spans)
 	require.Equal(t, a.content(), b.content())
-	for _, r := range b.store.puts[2:] {
+	for _, r := range b.store.written()[2:] {
 		require.NotEqual(t, epoch.StateLogAlignment, r.State)
 	}
 	// Paused across owners, then stopped.
@@ -322,12 +322,12 @@ func TestF13RecoverGoesBack(t *testing.T) {
 	b.tuning.RetryAttempts = 2
 	b.run()
 	bad := true
-	b.phys.onProduce = func(partKey, *fakeLog, protocol.Batch) (int16, bool) {
+	b.phys.hook(func(partKey, *fakeLog, protocol.Batch) (int16, bool) {
 		if bad {
 			return kerr.PolicyViolation.Code, true
 		}
 		return 0, false
-	}
+	})
 	a.write(1)
 	b.meta()
 	eventually(t, "gave up", func() bool { return b.rec().State == epoch.StateFailed && b.rec().Retries >= 2 })
@@ -337,10 +337,10 @@ func TestF13RecoverGoesBack(t *testing.T) {
 	b.phys.mu.Unlock()
 	time.Sleep(30 * time.Millisecond)
 	require.Equal(t, epoch.StateFailed, b.rec().State)
-	n := len(b.store.puts)
+	n := len(b.store.written())
 	b.command(ledger.Command{Recover: true})
 	b.shows("0(0) 1(1) 2(1)")
-	for _, r := range b.store.puts[n:] {
+	for _, r := range b.store.written()[n:] {
 		require.NotEqual(t, epoch.StateLogAlignment, r.State)
 	}
 	require.Zero(t, b.rec().Retries)

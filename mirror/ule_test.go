@@ -25,7 +25,7 @@ func TestE5UncleanElection(t *testing.T) {
 	both(t, func(t *testing.T, maxFetch int16) {
 		a, b := newSite(t, "A"), newSite(t, "B")
 		a.phys.maxFetch = maxFetch
-		b.unclean = true
+		b.unclean.Store(true)
 		a.write(2)
 		a.elect()
 		a.write(2)
@@ -33,13 +33,13 @@ func TestE5UncleanElection(t *testing.T) {
 		b.shows("0(0) 1(0) 2(1) 3(1)")
 		var asked []bool
 		hold := true
-		b.store.waiting = func(_ *ledger.Partition, all bool) []string {
+		b.store.setWaiting(func(_ *ledger.Partition, all bool) []string {
 			asked = append(asked, all)
 			if hold {
 				return []string{"away"}
 			}
 			return nil
-		}
+		})
 		a.phys.with("t", 0, func(l *fakeLog) {
 			// One record of the last batch is on the new leader.
 			l.truncate(2)
@@ -67,14 +67,14 @@ func TestE5UncleanElection(t *testing.T) {
 // A new owner goes on with ULE_RECOVERY.
 func TestULERecoveryNewOwner(t *testing.T) {
 	a, b := examples(t)
-	b.unclean = true
+	b.unclean.Store(true)
 	hold := true
-	b.store.waiting = func(*ledger.Partition, bool) []string {
+	b.store.setWaiting(func(*ledger.Partition, bool) []string {
 		if hold {
 			return []string{"away"}
 		}
 		return nil
-	}
+	})
 	a.phys.with("t", 0, func(l *fakeLog) { l.truncate(1); l.epoch = 7 })
 	a.write(2)
 	b.meta()
@@ -106,7 +106,7 @@ func TestULESwitchIsDynamic(t *testing.T) {
 		require.Equal(t, "0(0) 1(1)", b.dump())
 		b.command(ledger.Command{Recover: true})
 		eventually(t, "fails again", func() bool { return b.rec().State == epoch.StateFailed && b.rec().CommandSeq == 1 })
-		b.unclean = true
+		b.unclean.Store(true)
 		b.command(ledger.Command{Recover: true})
 		b.shows("0(0) 1(7) 2(7)")
 		require.Equal(t, a.content(), b.content())
@@ -120,7 +120,7 @@ func TestULEFlip(t *testing.T) {
 	both(t, func(t *testing.T, maxFetch int16) {
 		a, b := newSite(t, "A"), newSite(t, "B")
 		a.phys.maxFetch = maxFetch
-		b.unclean = true
+		b.unclean.Store(true)
 		for range 5 {
 			a.write(1)
 		}
@@ -144,7 +144,7 @@ func TestULEFlip(t *testing.T) {
 // H17: the source un-decides a transaction: T is its last stable offset.
 func TestH17CutToTheStableOffset(t *testing.T) {
 	a, b := newSite(t, "A"), newSite(t, "B")
-	b.unclean = true
+	b.unclean.Store(true)
 	a.phys.with("t", 0, func(l *fakeLog) {
 		l.append(rawBatch{base: 0, n: 2}.bytes())
 		l.append(rawBatch{base: 2, n: 2, pid: 5, txn: true}.bytes())
@@ -169,7 +169,7 @@ func TestH17CutToTheStableOffset(t *testing.T) {
 func TestULELowersPairs(t *testing.T) {
 	a, b := examples(t)
 	b.stopped()
-	b.unclean = true
+	b.unclean.Store(true)
 	b.run()
 	b.want(epoch.StateMirroring)
 	b.shows("0(0) 1(1)")
@@ -193,7 +193,7 @@ func TestULELowersPairs(t *testing.T) {
 // itself, on its next connection.
 func TestSourceChangesItsVersions(t *testing.T) {
 	a, b := newSite(t, "A"), newSite(t, "B")
-	b.unclean = true
+	b.unclean.Store(true)
 	want := []string{}
 	for i, v := range []int16{18, 11, 12, 7} {
 		a.phys.mu.Lock()
@@ -222,7 +222,8 @@ func TestSourceChangesItsVersions(t *testing.T) {
 // A compacted topic is mirrored anew: nothing dead stays behind what is live.
 func TestULEOnCompactedTopic(t *testing.T) {
 	a, b := newSite(t, "A"), newSite(t, "B")
-	b.compact, b.unclean = true, true
+	b.compact = true
+	b.unclean.Store(true)
 	a.write(1)
 	a.write(1)
 	b.mirrors(a)
