@@ -150,7 +150,7 @@ func (f *listOffsets) translate(i int) {
 	}
 	l.log, l.raw = p, raw
 	rd := &reader{h: f.h, x: f.x, key: l.key, spent: &f.spent, isolation: l.isolation}
-	rd.sound(p, false, func(code int16) {
+	rd.sound(p, true, func(code int16) {
 		if code != 0 {
 			l.fail(code)
 			next()

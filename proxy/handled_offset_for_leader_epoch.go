@@ -129,7 +129,7 @@ func (f *epochLookups) answer(i int) {
 		f.fromChain(l, r, above, next)
 		return
 	}
-	r.sound(now, above, func(code int16) {
+	r.sound(now, true, func(code int16) { // clients cut by the answer
 		switch {
 		case code != 0:
 			l.code = code

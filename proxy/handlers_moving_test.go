@@ -41,16 +41,55 @@ type follower struct {
 	last    int32
 	session int32
 	epoch   int32
+
+	// old: Fetch below v12. The position is validated by OffsetForLeaderEpoch
+	// whenever the leader epoch in metadata rises.
+	old      bool
+	validate bool
 }
 
 func (c *follower) refresh(h *history) {
-	c.current = c.b.h.shownEpoch("m", [16]byte{}, 0, h.part.epoch)
+	now := c.b.h.shownEpoch("m", [16]byte{}, 0, h.part.epoch)
+	c.validate = c.validate || c.old && c.last >= 0 && now > c.current
+	c.current = now
+}
+
+// truncate does what a broker's (epoch, end) asks for.
+func (c *follower) truncate(e int32, end int64) {
+	require.LessOrEqual(c.t, e, c.last)
+	c.pos, c.last = min(c.pos, end), e
+	c.has = slices.DeleteFunc(c.has, func(r liveRecord) bool { return r.v >= c.pos })
+}
+
+// validated asks where the epoch of the last record ends.
+func (c *follower) validated(h *history) {
+	a := epochEnd(c.b, 4, c.last, c.current)
+	switch a.ErrorCode {
+	case 0:
+	case kerr.FencedLeaderEpoch.Code, kerr.UnknownLeaderEpoch.Code, retryLater:
+		c.refresh(h)
+		return
+	default:
+		require.FailNow(c.t, "unexpected", "%v", kerr.ErrorForCode(a.ErrorCode))
+	}
+	require.GreaterOrEqual(c.t, a.EndOffset, int64(0), "at %d, epoch %d: truncation that nobody can place", c.pos, c.last)
+	if c.validate = false; a.EndOffset < c.pos || a.LeaderEpoch < c.last {
+		c.truncate(a.LeaderEpoch, a.EndOffset)
+	}
 }
 
 // step fetches once. branches are the sets of live records that the ledger has,
 // or had since the view last read it.
 func (c *follower) step(h *history, branches [][]liveRecord, maxBytes int32) {
-	q := fetchOne(12, "m", [16]byte{}, c.pos, maxBytes)
+	if c.validate {
+		c.validated(h)
+		return
+	}
+	version := int16(12)
+	if c.old {
+		version = 11
+	}
+	q := fetchOne(version, "m", [16]byte{}, c.pos, maxBytes)
 	q.MaxWaitMillis = 0
 	q.SessionID, q.SessionEpoch = c.session, c.epoch
 	p := &q.Topics[0].Partitions[0]
@@ -76,9 +115,7 @@ func (c *follower) step(h *history, branches [][]liveRecord, maxBytes int32) {
 	}
 	if d := a.DivergingEpoch; d.EndOffset >= 0 {
 		require.Empty(c.t, a.RecordBatches)
-		require.LessOrEqual(c.t, d.Epoch, c.last)
-		c.pos, c.last = min(c.pos, d.EndOffset), d.Epoch
-		c.has = slices.DeleteFunc(c.has, func(r liveRecord) bool { return r.v >= c.pos })
+		c.truncate(d.Epoch, d.EndOffset)
 		return
 	}
 	recs, next := readBatches(c.t, a.RecordBatches)
@@ -135,7 +172,7 @@ func TestReadersOfAMovingLog(t *testing.T) {
 			return [][]liveRecord{slices.Clone(h.live)}
 		}
 		branches := publish()
-		c := &follower{b: b, t: rt, last: -1}
+		c := &follower{b: b, t: rt, last: -1, old: rapid.Bool().Draw(rt, "old")}
 		c.refresh(h)
 		steps := rapid.IntRange(1, 60).Draw(rt, "steps")
 		for range steps {
