@@ -78,8 +78,12 @@ func (p *Partition) run(ctx context.Context) {
 			if errors.As(err, &f) {
 				p.mu.Lock()
 				p.setTodoErr(f)
+				failing := p.todo.err != nil
 				p.mu.Unlock()
-				continue
+				if failing {
+					continue
+				}
+				// STOPPED never becomes FAILED.
 			}
 			d := backoff(try, tryMin, tryMax)
 			try++

@@ -252,7 +252,7 @@ func (s *site) elect() {
 	if s.eng != nil && s.part() != nil && s.rec().State == epoch.StateStopped {
 		var e int32
 		s.phys.with("t", 0, func(l *fakeLog) { e = l.epoch })
-		eventually(s.t, "looked at", func() bool { return s.rec().Checked >= e })
+		eventually(s.t, "looked at", func() bool { return s.rec().Checked >= e || s.rec().State != epoch.StateStopped })
 	}
 }
 

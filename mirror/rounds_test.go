@@ -1,0 +1,124 @@
+package mirror
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// Random rounds of failover, failback and drills between two clusters, with
+// owners killed at any time, elections and lost connections on both sides:
+// after each alignment both virtual logs are equal, without an unclean election
+// nothing is cut after phase one, and epochs shown never fall.
+func TestRandomRounds(t *testing.T) {
+	seeds := 12
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			randomRounds(t, rand.New(rand.NewPCG(uint64(seed), 1)))
+		})
+	}
+}
+
+func randomRounds(t *testing.T, r *rand.Rand) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	for _, s := range []*site{a, b} {
+		s.tuning.RetryAttempts = 1 << 20
+		s.tuning.BumpStep = 7
+	}
+	shown := map[*site]int32{}
+	rises := func(s *site) {
+		if s.part() == nil {
+			return
+		}
+		e := s.shownEpoch()
+		require.GreaterOrEqual(t, e, shown[s], "%s: the epoch shown fell", s.name)
+		shown[s] = e
+	}
+	writes := func(s *site) {
+		for range r.IntN(4) {
+			s.write(1 + r.IntN(3))
+			if r.IntN(4) == 0 {
+				s.elect()
+			}
+		}
+	}
+	disturb := func(m, src *site) {
+		switch r.IntN(6) {
+		case 0:
+			m.run() // another owner
+		case 1:
+			m.phys.dropConns()
+		case 2:
+			m.elect()
+		case 3:
+			src.phys.dropConns()
+			src.proxy.dropConns()
+		}
+		m.meta()
+		rises(m)
+	}
+	equal := func(m, src *site) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(3 * time.Millisecond) {
+			m.meta()
+			if m.rec().State == epoch.StateMirroring && m.content() == src.content() {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s %s %q:\n%s\n%s shows:\n%s\nlog %+v", m.name, m.rec().State, m.rec().Error, m.content(), src.name, src.content(), *m.part().Log)
+			}
+		}
+		m.neverWas(epoch.StateULERecovery)
+		rises(m)
+	}
+	active, mirror := a, b
+	writes(active)
+	mirror.mirrors(active)
+	for range 5 {
+		for range r.IntN(5) {
+			writes(active)
+			disturb(mirror, active)
+		}
+		if r.IntN(2) == 0 {
+			equal(mirror, active)
+		}
+		mirror.meta()
+		if mirror.rec().State == epoch.StateFailed {
+			t.Fatalf("%s: %s", mirror.name, mirror.rec().Error)
+		}
+		mirror.want(epoch.StateStopped)
+		for mirror.rec().State != epoch.StateStopped {
+			disturb(mirror, active)
+			time.Sleep(time.Duration(r.IntN(4)) * time.Millisecond)
+		}
+		rises(mirror)
+		writes(mirror)
+		writes(active)
+		if r.IntN(3) > 0 {
+			active, mirror = mirror, active
+		}
+		discard := mirror.part() == nil
+		mirror.mirrors(active)
+		if discard { // nothing may be shared, when nothing was mirrored
+			mirror.stopped()
+		}
+		if mirror.rec().State == epoch.StateStopped {
+			mirror.command(ledger.Command{Desired: epoch.StateMirroring, DiscardLocal: true})
+		}
+		for range r.IntN(3) {
+			disturb(mirror, active)
+			time.Sleep(time.Duration(r.IntN(4)) * time.Millisecond)
+		}
+		equal(mirror, active)
+	}
+}
