@@ -83,7 +83,7 @@ func (s *side) truncation(src *side) {
 		s.put(b, "ULE_RECOVERY, cut to %d", d.T)
 		s.cutTo(d.T, true)
 	case TruncRestart:
-		b, err := s.book.Empty(d.T, CutTo{PEnd: s.k.leader().end(), PEpoch: s.k.pe, Gen: s.gen()}, s.name+"again")
+		b, err := s.book.Empty(d.T, CutTo{PEnd: s.k.leader().end(), PEpoch: s.k.pe, Gen: s.gen()}, s.lineage())
 		s.w.no(err)
 		s.put(b, "restart at %d", d.T)
 		s.zombies = append(s.zombies, o.inflight...)

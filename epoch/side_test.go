@@ -143,6 +143,11 @@ func (s *side) round(t int64) int64 {
 	return t
 }
 
+func (s *side) lineage() string {
+	s.lineages++
+	return fmt.Sprintf("%s%d", s.name, s.lineages)
+}
+
 func (s *side) gen() int16 {
 	g, err := s.book.Log.NextGeneration(nil)
 	s.w.no(err)
@@ -372,8 +377,7 @@ func (s *side) alignCut(a *Alignment, st AlignStep, src *side) {
 		return
 	}
 	src.settle()
-	s.lineages++
-	b, err := a.Cut(st, src.vStart(), s.gen(), fmt.Sprintf("%s%d", s.name, s.lineages))
+	b, err := a.Cut(st, src.vStart(), s.gen(), s.lineage())
 	s.w.no(err)
 	switch st.Holder {
 	case HeldByUs:
