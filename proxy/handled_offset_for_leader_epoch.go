@@ -125,16 +125,14 @@ func (f *epochLookups) answer(i int) {
 	}
 	l.log = now
 	r := &reader{h: f.h, x: f.x, key: l.key, spent: &f.spent}
-	if !l.native {
-		f.fromChain(l, r, above, next)
-		return
-	}
-	r.sound(now, true, func(code int16) { // clients cut by the answer
+	// A client takes its position for validated under the leader epoch shown now.
+	// So not even an older epoch is answered for while the owner has not ruled.
+	r.sound(now, true, func(code int16) {
 		switch {
 		case code != 0:
 			l.code = code
 			next()
-		case above:
+		case above || !l.native:
 			f.fromChain(l, r, above, next)
 		default:
 			s := nativeSpan(now.Log)

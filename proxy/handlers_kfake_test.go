@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
 )
 
 // steadyView is always fresh.
@@ -60,6 +62,9 @@ func mirrorOver(t *testing.T, seeds []string, fill func(h *history)) (p *Proxy, 
 	lp := b.mirror("m", 0, h.log)
 	for id := range b.view.ids {
 		lp.Record.TopicID = id
+	}
+	if h.native {
+		lp.Record.State = epoch.StateStopped
 	}
 	handler := newHandlers(handlerOptions{View: steadyView{b.view}})
 	first := freePorts(t, 3)

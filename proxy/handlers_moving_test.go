@@ -23,7 +23,14 @@ func (h *history) loseAndMirrorAgain(n int) {
 		r := before[i]
 		h.src, h.ts = r.epoch, r.ts
 		n := int(r.end - r.batch)
-		h.put(dense(h.t, r.batch, n, r.ts), r.batch, int64(n), 0)
+		recs := make([]simRecord, n)
+		for j := range recs {
+			recs[j] = simRecord{int32(j), r.ts, before[i+j].value}
+		}
+		h.put(simBatch(h.t, r.batch, int32(n-1), recs...), r.batch, int64(n), 0)
+		for j := range recs {
+			h.live[len(h.live)-n+j].value = recs[j].value
+		}
 		i += n
 	}
 	h.src = src

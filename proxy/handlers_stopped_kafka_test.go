@@ -2,19 +2,16 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
 )
 
@@ -61,9 +58,6 @@ func writeStoppedWithFranz(t *testing.T, seeds []string) {
 		}
 		h.stop(1, 50)
 	})
-	view := p.handler.(*handlers).view.(steadyView)
-	lp := view.parts[partKey{"m", 0}]
-	lp.Record.State = epoch.StateStopped
 	lmo := h.log.Open().VStart
 	shown := h.part.epoch + h.log.Bump
 
@@ -118,7 +112,7 @@ func writeStoppedWithFranz(t *testing.T, seeds []string) {
 	// one is aborted.
 	eos, err := kgo.NewGroupTransactSession(
 		kgo.SeedBrokers(p.Addr().String()), kgo.TransactionalID("eos"), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("m"),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().At(lmo)), kgo.RequireStableFetchOffsets(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().At(lmo)),
 		kgo.FetchMaxWait(100*time.Millisecond), kgo.DefaultProduceTopic("m"), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	)
 	require.NoError(t, err)
@@ -206,9 +200,4 @@ func writeStoppedWithFranz(t *testing.T, seeds []string) {
 	require.NoError(t, d.Err)
 	require.Equal(t, lmo+3, d.LowWatermark)
 	require.Equal(t, lmo+3, offset(adm.ListStartOffsets))
-
-	// Not STOPPED any more: refused.
-	lp.Record.State = epoch.StateLogAlignment
-	err = cl.ProduceSync(ctx, kgo.StringRecord("late")).FirstErr()
-	require.True(t, errors.Is(err, kerr.PolicyViolation), "%v", err)
 }

@@ -191,9 +191,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 	if p.view != nil {
 		_ = p.view.WaitReady(ctx) // its only error is that of ctx
 	}
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		p.Close()
 		return nil
+	default:
 	}
 	p.engine.start()
 	p.wg.Go(func() { p.topology.run(p.ctx) })
