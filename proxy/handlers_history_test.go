@@ -87,6 +87,9 @@ func (h *history) put(b protocol.Batch, v, vcount int64, flags uint8, deltas ...
 	count := int64(b.LastOffsetDelta()) + 1
 	stamp(h.t, b, protocol.Stamp{V: v, Hole: uint8(min(v-h.chain, 255)), Flags: flags, Gen: h.gen(), Epoch: h.src})
 	h.log = h.log.WithEpoch(h.src, v)
+	if h.src > h.log.Shown(h.part.epoch) { // nothing is appended before the bump is in the ledger
+		h.log = h.log.Raised(h.src, h.part.epoch, epoch.FenceHeadroom)
+	}
 	h.old = append(h.old, slices.Clone(b))
 	p := h.part.put(b)
 	if deltas == nil {
