@@ -45,7 +45,7 @@ func (p *Partition) watch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		chain, err := p.brokerChain(ctx, c, dst, max(rec.Log.Open().PStart-1, 0), ph)
+		chain, err := p.nativeChain(ctx, c, rec.Log.Open(), dst, ph)
 		if err != nil {
 			return err
 		}
@@ -166,7 +166,28 @@ func (p *Partition) brokerChain(ctx context.Context, c *kconn.Conn, dst leader, 
 		}
 		w.Answer(end)
 	}
-	return w.Chain(), nil
+	chain := w.Chain()
+	if dst.epoch > chain.Newest() {
+		// Nothing was appended under it: it begins at the end, where a leader
+		// notes the start of its epoch.
+		chain = chain.Assign(dst.epoch, ph.end)
+	}
+	return chain, nil
+}
+
+// nativeChain is the leader's own epoch chain as far as the open native span s
+// needs it: from the batch in front of the span on, or from where its log
+// first has a later epoch than the span was opened under.
+func (p *Partition) nativeChain(ctx context.Context, c *kconn.Conn, s *epoch.Span, dst leader, ph physical) (epoch.Chain, error) {
+	from := max(s.PStart-1, 0)
+	_, end, err := endOfEpoch(ctx, c, p.topic, p.partition, dst.epoch, s.PEpoch)
+	if err != nil {
+		return nil, err
+	}
+	if end >= 0 {
+		from = min(from, end)
+	}
+	return p.brokerChain(ctx, c, dst, from, ph)
 }
 
 // backwards reads ever longer stretches in front of physical offset hi, each

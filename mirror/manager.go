@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
@@ -90,6 +91,11 @@ func New(o Options) (*Manager, error) {
 		m.client.Close()
 		return nil, err
 	}
+	m.owned.healthy = m.owner.Healthy
+	m.owned.fenced = func(n int32) {
+		m.log.Warn("fenced: another instance writes the ledger partition", "ledger_partition", n)
+		m.owner.Fenced(n)
+	}
 	memory := NewMemory(o.MemoryLimit)
 	metrics := NewMetrics(o.Registerer)
 	m.keeper = m.newEngine(nil, MirrorOptions{Source: o.Destination}, memory, metrics)
@@ -101,7 +107,28 @@ func New(o Options) (*Manager, error) {
 		}
 		m.sources = append(m.sources, s)
 	}
+	metrics.absent = m.absent
 	return m, nil
+}
+
+// absent lists the partitions that should be mirrored here and aren't running:
+// the source can't be reached since the start, or the group is lost, so that
+// nobody knows whose they are.
+func (m *Manager) absent() []absentKey {
+	var out []absentKey
+	lost := !m.owner.Healthy()
+	for _, e := range m.opts.View.All() {
+		r := e.Record
+		if r == nil || r.State == epoch.StateStopped || !lost && !m.owned.has(ledger.PartitionOf(e.Topic, e.Partition)) {
+			continue
+		}
+		for _, s := range m.sources {
+			if s.o.Name == r.Mirror && s.engine.Partition(e.Topic, e.Partition) == nil {
+				out = append(out, absentKey{r.Mirror, e.Topic, e.Partition})
+			}
+		}
+	}
+	return out
 }
 
 func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (*source, error) {
@@ -118,7 +145,11 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 		admin:  &topicAdmin{src: kadm.NewClient(client), dst: m.admin, filter: o.Filter, rf: rf, minLag: o.MinCompactionLag},
 		topics: map[string]*topicSync{},
 	}
-	s.poll = newPoller(s.admin.src, s.names, func(c *Cluster) { s.engine.SetSource(c) }, func(err error) {
+	s.poll = newPoller(s.admin.src, s.names, func(c *Cluster) {
+		m.metrics.sourceUp(o.Name, true)
+		s.engine.SetSource(c)
+	}, func(err error) {
+		m.metrics.sourceUp(o.Name, false)
 		s.log.Warn("source metadata not refreshed", "err", err)
 	})
 	s.rules = []uncleanRule{{on: o.UncleanElections}}
@@ -211,12 +242,17 @@ const acquirers = 16
 func (m *Manager) follow(ctx context.Context) error {
 	for {
 		changed := m.owner.Changes()
-		have := map[int32]bool{}
+		// What is lost is dropped at once and all together, before anything is
+		// waited for; what was fenced stops before it may be taken again.
+		owns := m.owner.Owned()
+		if lost := m.owned.left(owns); len(lost) > 0 {
+			m.lose(ctx, lost)
+			continue // that takes time
+		}
 		var late atomic.Bool
 		var g errgroup.Group
 		g.SetLimit(acquirers)
-		for _, n := range m.owner.Owned() {
-			have[n] = true
+		for _, n := range owns {
 			g.Go(func() error {
 				if err := m.owned.take(ctx, n); err != nil && ctx.Err() == nil {
 					m.log.Warn("ledger partition not acquired yet", "ledger_partition", n, "err", err)
@@ -229,11 +265,6 @@ func (m *Manager) follow(ctx context.Context) error {
 		var retry <-chan time.Time
 		if late.Load() {
 			retry = time.After(time.Second)
-		}
-		for _, n := range m.owned.list() {
-			if !have[n] {
-				m.lose(ctx, map[int32]bool{n: true})
-			}
 		}
 		m.metrics.owned(len(m.owned.list()))
 		for _, s := range m.sources {
@@ -251,14 +282,13 @@ func (m *Manager) follow(ctx context.Context) error {
 
 // lose stops what was ours until now, without a word in the ledger.
 func (m *Manager) lose(ctx context.Context, lps map[int32]bool) {
-	for n := range lps {
-		m.owned.drop(ctx, n)
-	}
+	m.owned.forget(lps)
 	var wg sync.WaitGroup
 	for _, e := range m.engines() {
 		wg.Go(func() { m.stopAll(ctx, e, lps) })
 	}
 	wg.Wait()
+	m.owned.stopped(lps)
 }
 
 // release is called before ledger partitions go to another instance: it stops
@@ -273,17 +303,17 @@ func (m *Manager) release(ctx context.Context, lps []int32) {
 		wg.Go(func() { m.stopAll(ctx, e, set) })
 	}
 	wg.Wait()
+	m.owned.forget(set)
+	m.owned.stopped(set)
 	for _, n := range lps {
-		m.owned.drop(ctx, n)
+		_ = m.opts.Writer.Release(ctx, n)
 	}
 }
 
 // fenced: another instance writes the ledger partition of a partition of ours.
 // The group will say whose it is.
 func (m *Manager) fenced(topic string, partition int32) {
-	n := ledger.PartitionOf(topic, partition)
-	m.log.Warn("fenced: another instance owns the ledger partition", "ledger_partition", n, "topic", topic, "partition", partition)
-	m.owner.Fenced(n)
+	m.owned.fence(ledger.PartitionOf(topic, partition))
 }
 
 // checkpointEvery is below the 10 s of hazard M22.

@@ -7,6 +7,7 @@ type managerMetrics struct {
 	ledgerPartitions prometheus.Gauge
 	syncFailures     *prometheus.CounterVec
 	failedTopics     *prometheus.GaugeVec
+	sources          *prometheus.GaugeVec
 }
 
 func newManagerMetrics(r prometheus.Registerer) *managerMetrics {
@@ -20,14 +21,26 @@ func newManagerMetrics(r prometheus.Registerer) *managerMetrics {
 		failedTopics: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_topic_failed", Help: "1 for a topic that can't be mirrored, with the reason.",
 		}, []string{"mirror", "topic", "reason"}),
+		sources: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lockstep_mirror_source_up", Help: "1 while the source answers, 0 while it can't be asked for metadata or topics.",
+		}, []string{"mirror"}),
 	}
 	if r != nil {
-		r.MustRegister(m.ledgerPartitions, m.syncFailures, m.failedTopics)
+		r.MustRegister(m.ledgerPartitions, m.syncFailures, m.failedTopics, m.sources)
 	}
 	return m
 }
 
 func (m *managerMetrics) owned(n int) { m.ledgerPartitions.Set(float64(n)) }
+
+// sourceUp says whether the source answered just now.
+func (m *managerMetrics) sourceUp(mirror string, up bool) {
+	v := 0.0
+	if up {
+		v = 1
+	}
+	m.sources.WithLabelValues(mirror).Set(v)
+}
 
 func (m *managerMetrics) syncFailed(mirror string) { m.syncFailures.WithLabelValues(mirror).Inc() }
 

@@ -18,6 +18,21 @@ type Metrics struct {
 
 	mu    sync.Mutex
 	parts map[*Partition]struct{}
+	// What is not running although it should: its lag must not vanish from the
+	// alerts just when nothing moves.
+	absent  func() []absentKey
+	left    map[absentKey]absentLag // as it was when it stopped running
+	started time.Time
+}
+
+type absentKey struct {
+	mirror, topic string
+	partition     int32
+}
+
+type absentLag struct {
+	since          time.Time // when it was caught up, as far as known
+	offsets, bytes int64
 }
 
 // NewMetrics makes the collectors and registers them, if there is a registerer.
@@ -39,6 +54,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		fails:       vec("failed_total", "Times that a partition went FAILED, by reason.", "mirror", "topic", "reason"),
 		dials:       vec("connect_errors_total", "Failed connections by side and cause.", "mirror", "side", "cause"),
 		parts:       map[*Partition]struct{}{},
+		absent:      func() []absentKey { return nil },
+		left:        map[absentKey]absentLag{},
+		started:     time.Now(),
 	}
 	if reg != nil {
 		reg.MustRegister(m.bytes, m.batches, m.records, m.slow, m.gens, m.foreign, m.gaps, m.gapOffsets, m.fetchErrs, m.produceErrs, m.fails, m.dials, lagCollector{m})
@@ -86,8 +104,15 @@ func (p *partMetrics) verdict(v epoch.Verdict, n int) {
 	}
 }
 
-func (m *Metrics) add(p *Partition)    { m.mu.Lock(); m.parts[p] = struct{}{}; m.mu.Unlock() }
-func (m *Metrics) remove(p *Partition) { m.mu.Lock(); delete(m.parts, p); m.mu.Unlock() }
+func (m *Metrics) add(p *Partition) { m.mu.Lock(); m.parts[p] = struct{}{}; m.mu.Unlock() }
+func (m *Metrics) remove(p *Partition) {
+	l := p.Lag()
+	k := absentKey{p.eng.Mirror, p.topic, p.partition}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.parts, p)
+	m.left[k] = absentLag{since: time.Now().Add(-l.Time), offsets: l.Offsets, bytes: l.Bytes}
+}
 
 // Lag is how far a partition is behind its source.
 type Lag struct {
@@ -96,11 +121,23 @@ type Lag struct {
 	Time    time.Duration // since it had caught up last
 }
 
-// Lag is zero when the partition has caught up, or when nothing is known yet.
+// staleAfter is how old the last good fetch may be: a partition that isn't
+// fetched is not caught up, whatever its numbers say. An idle one is fetched
+// all the time.
+const staleAfter = 5 * time.Second
+
+// Lag is zero when the partition has caught up, or isn't to be mirrored now
+// (STOPPED). While nothing can be fetched its time grows.
 func (p *Partition) Lag() Lag {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var l Lag
+	if p.rec != nil && (p.rec.State == epoch.StateStopped || p.rec.State == epoch.StateStopping) {
+		return l
+	}
+	if time.Since(p.stats.lastFetch) > staleAfter {
+		l.Time = time.Since(p.stats.caughtUp)
+	}
 	if p.stats.sourceEnd > p.tail.position {
 		l.Offsets = p.stats.sourceEnd - p.tail.position
 		l.Time = time.Since(p.stats.caughtUp)
@@ -146,5 +183,18 @@ func (c lagCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descLagB, prometheus.GaugeValue, float64(l.Bytes), labels...)
 		ch <- prometheus.MustNewConstMetric(descLagT, prometheus.GaugeValue, l.Time.Seconds(), labels...)
 		ch <- prometheus.MustNewConstMetric(descFailed, prometheus.GaugeValue, failed, labels...)
+	}
+	for _, k := range c.m.absent() {
+		c.m.mu.Lock()
+		was, ok := c.m.left[k]
+		c.m.mu.Unlock()
+		if !ok {
+			was.since = c.m.started
+		}
+		labels := []string{k.mirror, k.topic, itoa(k.partition)}
+		ch <- prometheus.MustNewConstMetric(descLag, prometheus.GaugeValue, float64(was.offsets), labels...)
+		ch <- prometheus.MustNewConstMetric(descLagB, prometheus.GaugeValue, float64(was.bytes), labels...)
+		ch <- prometheus.MustNewConstMetric(descLagT, prometheus.GaugeValue, time.Since(was.since).Seconds(), labels...)
+		ch <- prometheus.MustNewConstMetric(descFailed, prometheus.GaugeValue, 0, labels...)
 	}
 }

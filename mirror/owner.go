@@ -130,7 +130,12 @@ func (w *Owner) deadline() time.Time {
 	return w.confirmed.Add(w.o.SessionTimeout * 4 / 5)
 }
 
-func (w *Owner) healthy() bool { return time.Now().Before(w.deadline()) }
+// healthy goes by both clocks: the monotonic one stands still while the machine
+// is suspended, the wall clock may be set back.
+func (w *Owner) healthy() bool {
+	now, end := time.Now(), w.deadline()
+	return now.Before(end) && now.Round(0).Before(end.Round(0))
+}
 
 // now is what is owned now; w.mu is held.
 func (w *Owner) now() []int32 {

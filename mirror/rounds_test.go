@@ -24,16 +24,44 @@ func TestRandomRounds(t *testing.T) {
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			randomRounds(t, rand.New(rand.NewPCG(uint64(seed), 1)))
+			randomRounds(t, rand.New(rand.NewPCG(uint64(seed), 1)), false)
 		})
 	}
 }
 
-func randomRounds(t *testing.T, r *rand.Rand) {
+// The same with unclean elections, on the side that is written to and on the
+// one that mirrors: both logs are equal all the same.
+func TestRandomRoundsUnclean(t *testing.T) {
+	seeds := 12
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			randomRounds(t, rand.New(rand.NewPCG(uint64(seed), 2)), true)
+		})
+	}
+}
+
+// lose is an unclean election that takes some of the newest batches.
+func (s *site) lose(r *rand.Rand) {
+	s.phys.with("t", 0, func(l *fakeLog) {
+		if n := len(l.batches); n > 0 {
+			l.truncate(l.batches[max(0, n-1-r.IntN(4))].BaseOffset())
+		}
+		l.epoch++
+		l.chain = l.chain.Assign(l.epoch+1, l.end())
+	})
+	s.elect()
+}
+
+func randomRounds(t *testing.T, r *rand.Rand, unclean bool) {
 	a, b := newSite(t, "A"), newSite(t, "B")
 	for _, s := range []*site{a, b} {
 		s.tuning.RetryAttempts = 1 << 20
 		s.tuning.BumpStep = 7
+		s.unclean.Store(unclean)
 	}
 	shown := map[*site]int32{}
 	rises := func(s *site) {
@@ -50,6 +78,9 @@ func randomRounds(t *testing.T, r *rand.Rand) {
 			if r.IntN(4) == 0 {
 				s.elect()
 			}
+			if unclean && r.IntN(5) == 0 {
+				s.lose(r)
+			}
 		}
 	}
 	disturb := func(m, src *site) {
@@ -60,6 +91,10 @@ func randomRounds(t *testing.T, r *rand.Rand) {
 			m.phys.dropConns()
 		case 2:
 			m.elect()
+		case 4:
+			if unclean {
+				m.lose(r)
+			}
 		case 3:
 			src.phys.dropConns()
 			src.proxy.dropConns()
@@ -78,7 +113,9 @@ func randomRounds(t *testing.T, r *rand.Rand) {
 				t.Fatalf("%s %s %q:\n%s\n%s shows:\n%s\nlog %+v", m.name, m.rec().State, m.rec().Error, m.content(), src.name, src.content(), *m.part().Log)
 			}
 		}
-		m.neverWas(epoch.StateULERecovery)
+		if !unclean {
+			m.neverWas(epoch.StateULERecovery)
+		}
 		rises(m)
 	}
 	active, mirror := a, b

@@ -136,7 +136,7 @@ func (p *Partition) localLog(ctx context.Context, c *kconn.Conn, l *epoch.Log, d
 	if s := l.Spans[0]; s.Kind == epoch.Native && ph.start > s.PStart {
 		out.VStart = max(out.VStart, s.VStart+ph.start-s.PStart)
 	}
-	if out.Broker, err = p.brokerChain(ctx, c, dst, max(o.PStart-1, 0), ph); err != nil {
+	if out.Broker, err = p.nativeChain(ctx, c, o, dst, ph); err != nil {
 		return nil, err
 	}
 	out.VEnd = nativeEnd(l, ph.end)

@@ -92,7 +92,7 @@ func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 		}
 		r := &epoch.StopReading{PEpoch: dst.epoch, PEnd: ph.end}
 		if l.Open().Kind == epoch.Native {
-			if r.Broker, err = p.brokerChain(ctx, c, dst, l.Open().PStart, ph); err != nil {
+			if r.Broker, err = p.nativeChain(ctx, c, l.Open(), dst, ph); err != nil {
 				return err
 			}
 			v := nativeEnd(l, ph.end)

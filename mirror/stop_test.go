@@ -136,7 +136,8 @@ func TestH4F5NativeSpanLost(t *testing.T) {
 	require.Equal(t, r.Pairs, b.rec().Pairs, "the pair is not touched")
 	// A loss above the span's start is the cluster's own.
 	spans := b.part().Log.Spans
-	b.phys.with("t", 0, func(l *fakeLog) { l.truncate(2) })
+	b.write(1)
+	b.phys.with("t", 0, func(l *fakeLog) { l.truncate(3) })
 	b.elect()
 	b.write(1)
 	require.Equal(t, spans, b.part().Log.Spans)

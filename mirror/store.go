@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,13 +17,21 @@ import (
 type owned struct {
 	view   *ledger.View
 	writer *ledger.Writer
+	// healthy is Owner.Healthy: what is ours is ours only while it says so.
+	healthy func() bool
+	// fenced is told of each fence, after the ledger partition has been dropped.
+	fenced func(n int32)
 
 	mu    sync.Mutex
 	parts map[int32]bool
+	lost  map[int32]bool // not ours any more, what is theirs may still run here
 }
 
 func newOwned(v *ledger.View, w *ledger.Writer) *owned {
-	return &owned{view: v, writer: w, parts: map[int32]bool{}}
+	return &owned{
+		view: v, writer: w, healthy: func() bool { return true }, fenced: func(int32) {},
+		parts: map[int32]bool{}, lost: map[int32]bool{},
+	}
 }
 
 // take acquires a ledger partition that the group gave to us.
@@ -29,27 +39,83 @@ func (o *owned) take(ctx context.Context, n int32) error {
 	if o.has(n) {
 		return nil
 	}
-	if err := o.writer.Acquire(ctx, n); err != nil {
-		return err
+	for _, f := range []func() error{o.confirmed, func() error { return o.writer.Acquire(ctx, n) }, o.confirmed} {
+		if err := f(); err != nil {
+			return fmt.Errorf("ledger partition %d: %w", n, err)
+		}
 	}
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.lost[n] {
+		return fmt.Errorf("ledger partition %d: what ran here has not stopped yet: %w", n, ledger.ErrNotAcquired)
+	}
 	o.parts[n] = true
-	o.mu.Unlock()
 	return nil
 }
 
-// drop forgets a ledger partition: nothing more is written there.
-func (o *owned) drop(ctx context.Context, n int32) {
+func (o *owned) confirmed() error {
+	if !o.healthy() {
+		return fmt.Errorf("the group has not confirmed this instance lately: %w", ledger.ErrFenced)
+	}
+	return nil
+}
+
+// fence forgets a ledger partition that another instance writes now. It comes
+// back only by take, once the group has confirmed that it is ours after all.
+func (o *owned) fence(n int32) {
 	o.mu.Lock()
 	had := o.parts[n]
 	delete(o.parts, n)
+	o.lost[n] = o.lost[n] || had
 	o.mu.Unlock()
 	if had {
-		_ = o.writer.Release(ctx, n)
+		o.fenced(n)
 	}
 }
 
+// left are the ledger partitions that are not among owns, or were fenced, while
+// what is theirs may still run here. It has to stop before they are taken again,
+// as it goes by what it has in memory.
+func (o *owned) left(owns []int32) map[int32]bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l := maps.Clone(o.lost)
+	for n := range o.parts {
+		if !slices.Contains(owns, n) {
+			l[n] = true
+		}
+	}
+	return l
+}
+
+// forget drops ledger partitions, all at once: nothing more is written there.
+// They can't be taken again before stopped.
+func (o *owned) forget(lps map[int32]bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for n := range lps {
+		delete(o.parts, n)
+		o.lost[n] = true
+	}
+}
+
+// stopped says that nothing of the ledger partitions runs here any more.
+func (o *owned) stopped(lps map[int32]bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for n := range lps {
+		if !o.parts[n] {
+			delete(o.lost, n)
+		}
+	}
+}
+
+// has tells whether a ledger partition may be written: acquired, not fenced
+// since, and the group has confirmed this instance lately.
 func (o *owned) has(n int32) bool {
+	if !o.healthy() {
+		return false
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.parts[n]
@@ -73,10 +139,10 @@ func (o *owned) Waiting(p *ledger.Partition, all bool) []string {
 	return ledger.Waiting(o.view.Instances(), p, all, time.Now())
 }
 
-// Put implements Store. A write that failed before leaves the ledger partition
-// not acquired; it is acquired anew here, which also brings in a write whose
-// outcome was unknown: then the answer is ErrConflict, and the caller makes
-// its change from the newest record.
+// Put implements Store. A write of ours that failed leaves the ledger partition
+// not acquired; it is renewed here, which also brings in a write whose outcome
+// was unknown: then the answer is ErrConflict, and the caller makes its change
+// from the newest record.
 func (o *owned) Put(ctx context.Context, r *ledger.Record) error {
 	n := ledger.PartitionOf(r.Topic, r.Partition)
 	return o.write(ctx, n, func() error { return o.writer.Put(ctx, r) })
@@ -103,11 +169,13 @@ func (o *owned) write(ctx context.Context, n int32, put func() error) error {
 		return fmt.Errorf("ledger partition %d: %w", n, ledger.ErrFenced)
 	}
 	err := put()
-	if !errors.Is(err, ledger.ErrNotAcquired) {
-		return err
+	if errors.Is(err, ledger.ErrNotAcquired) && !errors.Is(err, ledger.ErrFenced) {
+		if err = o.writer.Renew(ctx, n); err == nil {
+			err = put()
+		}
 	}
-	if err := o.writer.Acquire(ctx, n); err != nil {
-		return err
+	if errors.Is(err, ledger.ErrFenced) {
+		o.fence(n)
 	}
-	return put()
+	return err
 }

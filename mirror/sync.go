@@ -81,10 +81,12 @@ func (s *source) syncs(ctx context.Context) error {
 		switch {
 		case err != nil && ctx.Err() == nil:
 			s.m.metrics.syncFailed(s.o.Name)
+			s.m.metrics.sourceUp(s.o.Name, false)
 			s.log.Warn("sync of topics failed", "err", err, "in", retry)
 			again = time.After(retry)
 			retry = min(2*retry, s.o.Refresh)
 		default:
+			s.m.metrics.sourceUp(s.o.Name, true)
 			retry = s.o.RetryMin
 			if s.pending() {
 				again = time.After(pendingPause)
