@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,25 +14,51 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka/clients"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka/oracle"
 )
 
 // Producers of all kinds write to a STOPPED partition, on real Kafka.
 func TestStoppedOverKafka(t *testing.T) {
+	testkafka.Require(t, "python3")
 	c := testkafka.Start(t, testkafka.Options{})
-	writeStoppedWithFranz(t, c.Seeds())
+	writeStoppedWithFranz(t, c.Seeds(), func(ctx context.Context, addr string, kept []int64, lmo int64) (more []int64) {
+		for _, produce := range []func(context.Context, string, string, int32, int, ...string) ([]clients.Meta, error){clients.JavaProduce, clients.PythonProduce} {
+			lines, err := produce(ctx, addr, "m", 0, 4)
+			require.NoError(t, err)
+			require.Len(t, lines, 4)
+			for _, l := range lines {
+				require.Empty(t, l.Error)
+				more = append(more, l.Offset)
+			}
+		}
+		want := append(slices.Clone(kept), more...)
+		for _, r := range clients.Readers() {
+			res, err := r.Read(ctx, clients.Read{
+				Bootstrap: addr, Topic: "m", Isolation: oracle.ReadCommitted, From: fmt.Sprint("offset:", lmo), Expect: len(want),
+			})
+			require.NoError(t, err, r.Name)
+			var got []int64
+			for _, rec := range res.Of(0) {
+				got = append(got, rec.Offset)
+			}
+			require.Equal(t, want, got, r.Name)
+		}
+		return more
+	})
 }
 
 func TestStoppedOverKfake(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
-	writeStoppedWithFranz(t, cluster.ListenAddrs())
+	writeStoppedWithFranz(t, cluster.ListenAddrs(), nil)
 }
 
 // writeStoppedWithFranz: offsets that producers are told are those that readers
 // see, right behind what was mirrored; transactions begin, commit, abort and
 // carry consumed offsets; nothing that was cut comes back.
-func writeStoppedWithFranz(t *testing.T, seeds []string) {
+func writeStoppedWithFranz(t *testing.T, seeds []string, others func(ctx context.Context, addr string, kept []int64, lmo int64) []int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*testPatience)
 	defer cancel()
@@ -162,6 +189,16 @@ func writeStoppedWithFranz(t *testing.T, seeds []string) {
 		require.Equal(t, len(h.live), mirrored)
 	}
 
+	last := all[len(all)-1].offset
+	if others != nil {
+		var offsets []int64
+		for _, k := range kept {
+			offsets = append(offsets, k.offset)
+		}
+		more := others(ctx, p.Addr().String(), offsets, lmo)
+		require.Greater(t, more[0], last)
+		last = more[len(more)-1]
+	}
 	cl := client()
 	defer cl.Close()
 	adm = kadm.NewClient(cl)
@@ -173,7 +210,7 @@ func writeStoppedWithFranz(t *testing.T, seeds []string) {
 		return got.Offset
 	}
 	end := offset(adm.ListEndOffsets)
-	require.GreaterOrEqual(t, end, all[len(all)-1].offset+1)
+	require.GreaterOrEqual(t, end, last+1)
 	require.Equal(t, end, offset(adm.ListCommittedOffsets))
 	committed, err := adm.FetchOffsetsForTopics(ctx, "g", "m")
 	require.NoError(t, err)
