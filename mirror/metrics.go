@@ -105,8 +105,11 @@ func (p *partMetrics) verdict(v epoch.Verdict, n int) {
 }
 
 func (m *Metrics) add(p *Partition) { m.mu.Lock(); m.parts[p] = struct{}{}; m.mu.Unlock() }
+
+// remove takes a partition out, which is p.mu's holder's own doing; its lag
+// stays known.
 func (m *Metrics) remove(p *Partition) {
-	l := p.Lag()
+	l := p.lag()
 	k := absentKey{p.eng.Mirror, p.topic, p.partition}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -131,6 +134,11 @@ const staleAfter = 5 * time.Second
 func (p *Partition) Lag() Lag {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.lag()
+}
+
+// lag is Lag; p.mu is held.
+func (p *Partition) lag() Lag {
 	var l Lag
 	if p.rec != nil && (p.rec.State == epoch.StateStopped || p.rec.State == epoch.StateStopping) {
 		return l
