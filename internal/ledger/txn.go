@@ -69,12 +69,12 @@ func connection(err error) bool {
 // errNonsense: an answer without what was asked for.
 var errNonsense = errors.New("the broker's answer does not fit the question")
 
-func (w *Writer) initProducer(ctx context.Context, n int32) (id int64, epoch int16, err error) {
+func (w *Writer) initProducer(ctx context.Context, n int32, oldID int64, oldEpoch int16) (id int64, epoch int16, err error) {
 	err = w.retry(ctx, func() error {
 		req := kmsg.NewPtrInitProducerIDRequest()
 		req.TransactionalID = kmsg.StringPtr(txnID(n))
 		req.TransactionTimeoutMillis = int32(TransactionTimeout.Milliseconds())
-		req.ProducerID, req.ProducerEpoch = -1, -1
+		req.ProducerID, req.ProducerEpoch = oldID, oldEpoch
 		resp, err := req.RequestWith(ctx, w.cl)
 		if err != nil {
 			return err

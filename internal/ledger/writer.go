@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -68,6 +69,7 @@ type Writer struct {
 type producer struct {
 	turn     chan struct{} // holds one token; who has it may use the rest
 	acquired bool
+	fenced   bool // not acquired because somebody else did since: only Acquire helps
 	id       int64
 	epoch    int16
 	seq      int32
@@ -82,7 +84,7 @@ func NewWriter(o WriterOptions) (*Writer, error) {
 	}
 	w := &Writer{view: o.View, log: cmp.Or(o.Logger, slog.Default()), cl: cl, leaders: map[int32]int32{}}
 	for i := range w.parts {
-		w.parts[i].turn = make(chan struct{}, 1)
+		w.parts[i].turn, w.parts[i].id = make(chan struct{}, 1), -1
 	}
 	return w, nil
 }
@@ -120,11 +122,49 @@ func (w *Writer) Acquire(ctx context.Context, n int32) error {
 		return err
 	}
 	defer p.unlock()
+	return w.begin(ctx, n, p, -1, -1)
+}
+
+// Renew acquires n again after a write of ours that failed, but fences nobody:
+// if somebody else has acquired it since, the answer is [ErrFenced] (KIP-360: a
+// producer's epoch rises only from the one it names).
+func (w *Writer) Renew(ctx context.Context, n int32) error {
+	p, err := w.lock(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer p.unlock()
+	if p.acquired {
+		return nil // another write of ours was first
+	}
+	if err := p.refused(n); p.fenced || p.id < 0 {
+		return err
+	}
+	err = w.begin(ctx, n, p, p.id, p.epoch)
+	if errors.Is(err, kerr.InvalidProducerIDMapping) || errors.Is(err, ErrFenced) {
+		p.fenced = true
+		return errors.Join(ErrFenced, err)
+	}
+	return err
+}
+
+// refused is why a write can't be made now.
+func (p *producer) refused(n int32) error {
+	if p.fenced {
+		return fmt.Errorf("ledger partition %d: %w: %w", n, ErrNotAcquired, ErrFenced)
+	}
+	return fmt.Errorf("ledger partition %d: %w", n, ErrNotAcquired)
+}
+
+// begin is Acquire, with the turn on n held; id and epoch are those of our
+// producer, -1 for whoever's.
+func (w *Writer) begin(ctx context.Context, n int32, p *producer, id int64, epoch int16) error {
 	p.acquired = false
-	if p.id, p.epoch, err = w.initProducer(ctx, n); err != nil {
+	id, epoch, err := w.initProducer(ctx, n, id, epoch)
+	if err != nil {
 		return fmt.Errorf("ledger partition %d: acquire: %w", n, err)
 	}
-	p.seq = 0
+	p.id, p.epoch, p.seq, p.fenced = id, epoch, 0, false
 	end, err := w.end(ctx, n)
 	if err != nil {
 		return fmt.Errorf("ledger partition %d: acquire: its end: %w", n, err)
@@ -143,7 +183,7 @@ func (w *Writer) Release(ctx context.Context, n int32) error {
 	if err != nil {
 		return err
 	}
-	p.acquired = false
+	p.acquired, p.id = false, -1
 	p.unlock()
 	return nil
 }
@@ -159,7 +199,7 @@ func (w *Writer) Put(ctx context.Context, r *Record) error {
 	}
 	defer p.unlock()
 	if !p.acquired {
-		return fmt.Errorf("ledger entry %q: partition %d: %w", r.Key(), n, ErrNotAcquired)
+		return fmt.Errorf("ledger entry %q: %w", r.Key(), p.refused(n))
 	}
 	if err := w.newest(r); err != nil {
 		return err
@@ -185,7 +225,7 @@ func (w *Writer) Delete(ctx context.Context, topic string, partition int32) erro
 	}
 	defer p.unlock()
 	if !p.acquired {
-		return fmt.Errorf("ledger entry %q: partition %d: %w", RecordKey(topic, partition), n, ErrNotAcquired)
+		return fmt.Errorf("ledger entry %q: %w", RecordKey(topic, partition), p.refused(n))
 	}
 	if err := w.transact(ctx, n, p, []entry{{key: CheckpointKey(topic, partition)}, {key: CommandKey(topic, partition)}, {key: RecordKey(topic, partition)}}); err != nil {
 		return fmt.Errorf("ledger entry %q: delete: %w", RecordKey(topic, partition), err)
@@ -246,7 +286,7 @@ func (w *Writer) putEntries(ctx context.Context, n int32, es []entry) error {
 	}
 	defer p.unlock()
 	if !p.acquired {
-		return fmt.Errorf("ledger partition %d: %w", n, ErrNotAcquired)
+		return p.refused(n)
 	}
 	return w.transact(ctx, n, p, es)
 }
@@ -283,8 +323,9 @@ func (w *Writer) DeleteInstance(ctx context.Context, id string) error {
 
 // transact writes entries in one transaction and waits until the view has read
 // them; the turn on n is held.
-func (w *Writer) transact(ctx context.Context, n int32, p *producer, es []entry) error {
+func (w *Writer) transact(ctx context.Context, n int32, p *producer, es []entry) (err error) {
 	p.acquired = false // until all went well
+	defer func() { p.fenced = errors.Is(err, ErrFenced) }()
 	// The coordinator ends what takes longer; then nothing would be known.
 	tctx, cancel := context.WithTimeoutCause(ctx, TransactionTimeout*4/5, errSlow)
 	defer cancel()
