@@ -50,13 +50,13 @@ func elect(ctx context.Context, t *testing.T, c *testkafka.Cluster, topic string
 	require.Equal(t, was.Epoch+1, now.Epoch, "an election of the preferred replica is one leader epoch")
 }
 
-// replicated creates a topic with a replica on both brokers.
+// replicated creates a topic with a replica on both brokers. The records' timestamps are of 2023: no retention.
 func replicated(ctx context.Context, t *testing.T, c *testkafka.Cluster, topic string) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Seeds()...))
 	require.NoError(t, err)
 	defer cl.Close()
-	_, err = kadm.NewClient(cl).CreateTopic(ctx, 1, 2, nil, topic)
+	_, err = kadm.NewClient(cl).CreateTopic(ctx, 1, 2, map[string]*string{"retention.ms": kadm.StringPtr("-1")}, topic)
 	require.NoError(t, err)
 	require.NoError(t, content.WaitLeader(ctx, c.Bootstrap(), topic, 0, func(p oracle.Partition) bool { return p.Addr != "" }))
 }

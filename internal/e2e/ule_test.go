@@ -34,7 +34,7 @@ func uleSource(ctx context.Context, t *testing.T) *testkafka.Cluster {
 	as := kmsg.NewCreateTopicsRequestTopicReplicaAssignment()
 	as.Partition, as.Replicas = 0, []int32{1, 2}
 	top.ReplicaAssignment = append(top.ReplicaAssignment, as)
-	for k, v := range map[string]string{"unclean.leader.election.enable": "true", "min.insync.replicas": "1"} {
+	for k, v := range map[string]string{"unclean.leader.election.enable": "true", "min.insync.replicas": "1", "retention.ms": "-1"} {
 		cfg := kmsg.NewCreateTopicsRequestTopicConfig()
 		cfg.Name, cfg.Value = k, kmsg.StringPtr(v)
 		top.Configs = append(top.Configs, cfg)
@@ -158,7 +158,7 @@ func TestUncleanElectionOff(t *testing.T) {
 	old := l.CompareRaw(ctx, uleTopic, 0)
 	lose(ctx, t, src)
 	p := l.WaitState(ctx, uleTopic, 1, "FAILED")[0]
-	require.Contains(t, p.Error, "unclean_leader_election")
+	require.Contains(t, p.Error, "unclean.leader.election.enable=true")
 	wait(ctx, 3*time.Second)
 	p = l.WaitState(ctx, uleTopic, 1, "FAILED")[0]
 	have, err := oracle.Dump(ctx, l.Bootstrap(), uleTopic, 0, oracle.ReadCommitted)
