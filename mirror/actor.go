@@ -142,6 +142,8 @@ func (p *Partition) nextJob() func(context.Context) error {
 	switch {
 	case p.phase == phaseClosed:
 		return nil
+	case p.superseded():
+		return func(context.Context) error { return p.supersededBy() }
 	case p.command() != nil || p.stepDue():
 		return p.obey
 	case p.todo.err != nil && p.phase != phaseFailed:
@@ -198,18 +200,27 @@ func (p *Partition) put(ctx context.Context, change func(*ledger.Record)) error 
 	base := p.rec
 	p.mu.Unlock()
 	// The newest as read back: a write of ours whose outcome was unknown may
-	// be there after all, and the manager writes the desired state.
+	// be there after all.
 	if s := p.eng.Store.Partition(p.topic, p.partition); s != nil && s.Record != nil && s.Record.StateEpoch > base.StateEpoch {
 		base = s.Record
 	}
+	p.mu.Lock()
+	foreign := p.foreign()
+	p.mu.Unlock()
+	if foreign {
+		return p.supersededBy()
+	}
 	next := base.Next()
 	change(next)
+	p.mu.Lock()
+	p.trying(next)
+	p.mu.Unlock()
 	if err := p.eng.Store.Put(ctx, next); err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rec, p.log = next, &next.Log
+	p.rec, p.log, p.tries = next, &next.Log, nil
 	return nil
 }
 

@@ -314,7 +314,7 @@ func (e *Engine) Partition(topic string, partition int32) *Partition {
 func (e *Engine) Poke() {
 	for _, p := range e.all() {
 		p.mu.Lock()
-		if p.rec != nil && p.command() != nil {
+		if p.rec != nil && (p.command() != nil || p.superseded()) {
 			p.wake.wake()
 		}
 		p.mu.Unlock()

@@ -146,3 +146,25 @@ func TestRenewAfterOwnFailure(t *testing.T) {
 	require.NoError(t, x.Put(t.Context(), firstRecord(t)))
 	require.True(t, x.has(n))
 }
+
+// M20: an owner that sees a record in the ledger which it did not write stops,
+// and overwrites nothing.
+func TestM20ForeignRecordStopsOwner(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1})
+	r.start()
+	r.reached(0, 1)
+	n := r.store.Partition("t", 0).Record.Next()
+	l, err := n.Log.CutLive(1, 1, 0, 2)
+	require.NoError(t, err)
+	l.Bump = 500
+	n.Log = *l
+	require.NoError(t, r.store.Put(t.Context(), n))
+	r.src.with("t", 0, func(l *fakeLog) { l.append(rawBatch{base: 1, n: 1, epoch: 3}.bytes()); l.epoch = 3 })
+	r.eng.Poke() // as Manager.notice does at every change
+	require.Equal(t, "t", <-r.fenced)
+	require.EqualValues(t, 2, r.store.Partition("t", 0).Log.LastGen)
+	require.EqualValues(t, 500, r.store.Partition("t", 0).Log.Bump)
+	require.Equal(t, n.StateEpoch, r.store.Partition("t", 0).Record.StateEpoch)
+	require.False(t, r.eng.Partition("t", 0).running())
+}

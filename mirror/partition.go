@@ -59,6 +59,7 @@ type Partition struct {
 	gen   int16      // of the open span
 	live  *ledger.Live
 	rec   *ledger.Record
+	tries []*ledger.Record // writes since rec, of unknown outcome or refused
 
 	al        *epoch.Alignment // LOG_ALIGNMENT in progress
 	st        *epoch.Stop      // STOPPING in progress
