@@ -49,7 +49,7 @@ func served(t *testing.T, token string) (base string, view *ledger.View) {
 	done := make(chan error, 2)
 	go func() { done <- view.Run(ctx) }()
 	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done; <-done; w.Close(); c.Close() })
+	t.Cleanup(func() { cancel(); _, _ = <-done, <-done; w.Close(); c.Close() })
 	require.NoError(t, view.WaitReady(t.Context()))
 	require.NoError(t, w.Acquire(t.Context(), ledger.PartitionOf("orders", 0)))
 	require.NoError(t, w.Put(t.Context(), &ledger.Record{

@@ -45,7 +45,7 @@ func newStand(t *testing.T) *stand {
 	done := make(chan error, 2)
 	go func() { done <- s.view.Run(ctx) }()
 	go func() { s.play(ctx); done <- nil }()
-	t.Cleanup(func() { cancel(); <-done; <-done; s.writer.Close(); c.Close() })
+	t.Cleanup(func() { cancel(); _, _ = <-done, <-done; s.writer.Close(); c.Close() })
 	require.NoError(t, s.view.WaitReady(t.Context()))
 	s.svc = New(Options{
 		View: s.view, Writer: s.writer, ID: "me",

@@ -128,7 +128,8 @@ func TestCutOfNativeTail(t *testing.T) {
 	x.mirrored(1, 3, 2, 20, "s3")
 	recs, _, unknown := x.list(&epoch.Log{
 		Spans: []epoch.Span{
-			{Kind: epoch.Mirrored, Gen: 1, PEnd: -1}, {Kind: epoch.Native, VStart: 2, PStart: 3, Bump: 10, PEnd: -1},
+			{Kind: epoch.Mirrored, Gen: 1, PEnd: -1},
+			{Kind: epoch.Native, VStart: 2, PStart: 3, Bump: 10, PEnd: -1},
 			{Kind: epoch.Mirrored, Gen: 2, VStart: 3, PStart: 9, PEpoch: 1, PEnd: -1},
 		},
 		Chain: epoch.Chain{{Epoch: 0, Start: 0}, {Epoch: 10, Start: 2}, {Epoch: 20, Start: 3}}, MaxEpoch: 20, Bump: 10, LastGen: 2,

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/internal/control"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// answers is an admin API that answers commands from a list, the last one for ever.
+func answers(t *testing.T, list ...any) (url string, got *[]control.Request) {
+	t.Helper()
+	got = &[]control.Request{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var req control.Request
+		_ = json.NewDecoder(r.Body).Decode(&req)
+		*got = append(*got, req)
+		a := list[min(len(*got), len(list))-1]
+		if e, ok := a.(*control.Error); ok {
+			w.WriteHeader(http.StatusConflict)
+			_ = json.NewEncoder(w).Encode(e)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(a)
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, got
+}
+
+func runCLI(t *testing.T, args ...string) (out string, code int) {
+	t.Helper()
+	cmd := root()
+	var b bytes.Buffer
+	cmd.SetOut(&b)
+	cmd.SetErr(&b)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(t.Context())
+	if err != nil {
+		b.WriteString(err.Error())
+	}
+	return b.String(), exitCode(err)
+}
+
+func result(done, failed bool) *control.Result {
+	return &control.Result{Verb: control.Stop, Done: done, Failed: failed, Partitions: []control.Outcome{{
+		Partition: control.Partition{
+			Mirror: "dc1", Topic: "orders", Partition: 3, State: "STOPPED",
+			Left: &ledger.Left{Offset: 41, Epoch: 7, Timestamp: 1_700_000_000_000, SourceEnd: 44},
+		},
+		Outcome: control.OutcomeDone,
+	}}}
+}
+
+// The exit codes that docs/cli.md promises; a verb that waits asks on without
+// writing anything again.
+func TestExitCodes(t *testing.T) {
+	url, got := answers(t, result(false, false), result(false, false), result(true, false))
+	out, code := runCLI(t, "stop", "--topic", "orders", "--admin", url)
+	require.Zero(t, code, out)
+	for _, want := range []string{"41", "7", "2023-11-14T22:13:20.000Z", "44", "3"} {
+		require.Contains(t, out, want, "what was left behind")
+	}
+	require.Len(t, *got, 3)
+	require.Equal(t, []bool{false, true, true}, []bool{(*got)[0].Poll, (*got)[1].Poll, (*got)[2].Poll})
+	require.Equal(t, []string{"orders"}, (*got)[0].Topics)
+	require.NotEmpty(t, (*got)[0].By)
+
+	url, _ = answers(t, result(false, true))
+	_, code = runCLI(t, "stop", "--all", "--admin", url)
+	require.Equal(t, exitFailed, code)
+
+	url, _ = answers(t, result(false, false))
+	out, code = runCLI(t, "stop", "--all", "--timeout", "1ms", "--admin", url)
+	require.Equal(t, exitTimedOut, code)
+	require.Contains(t, out, "Run it again")
+	_, code = runCLI(t, "stop", "--all", "--no-wait", "--admin", url)
+	require.Zero(t, code)
+
+	url, _ = answers(t, &control.Error{Kind: control.Refused, Text: "start is refused", Remedy: "stop it first", Partitions: []string{"a-0 MIRRORING"}})
+	out, code = runCLI(t, "start", "--all", "--admin", url)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, out, "a-0 MIRRORING")
+	require.Contains(t, out, "stop it first")
+
+	for _, args := range [][]string{
+		{"stop", "--all", "--regex", "x"},
+		{"stop", "--shape"},
+		{"explode"},
+		{"list", "more"},
+		{"set", "--mirror", "dc1"},
+		{"diverged", "export"},
+		{"list", "--admin", "ftp://x"},
+	} {
+		out, code := runCLI(t, args...)
+		require.Equal(t, exitUsage, code, "%v: %s", args, out)
+	}
+	out, code = runCLI(t, "list", "--admin", "127.0.0.1:1")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, out, "lockstep serve")
+
+	url, _ = answers(t, result(true, false))
+	out, code = runCLI(t, "stop", "--all", "--json", "--admin", url)
+	require.Zero(t, code)
+	require.NoError(t, json.Unmarshal([]byte(out), &control.Result{}))
+}
