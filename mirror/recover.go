@@ -110,7 +110,9 @@ func (p *Partition) recover(ctx context.Context) error {
 		defer p.mu.Unlock()
 		if p.phase == phaseRecover {
 			p.slog.Info("state", "to", state, "v", t.vEnd)
-			p.phase, p.pending = phaseAwait, &resumption{dst: dst, t: t, cp: cp}
+			// Without the checkpoint: the end it has shown was cut, and who stands
+			// above the new one is out of range now, not early (H12).
+			p.phase, p.pending = phaseAwait, &resumption{dst: dst, t: t}
 			p.todo = todo{advance: -1, err: p.todo.err}
 			p.live.Retract()
 		}
