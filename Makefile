@@ -21,7 +21,8 @@ build: ## Build bin/lockstep
 	CGO_ENABLED=0 go build -trimpath -ldflags "-X $(PKG)/internal/version.Version=$(VERSION)" -o bin/lockstep ./cmd/lockstep
 
 demo: ## Show a mirror between two embedded clusters; DEMO_SECONDS=20 ends by itself with a check
-	@go run ./cmd/lockstep demo
+	@$(MAKE) --no-print-directory -s build
+	@exec bin/lockstep demo
 
 test: TIMEOUT ?= 15m
 test: ## All tests but the long ones, with the race detector, on real Kafka too

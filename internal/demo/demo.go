@@ -100,7 +100,7 @@ func (d *demo) show(ctx context.Context) error {
 		return err
 	}
 	defer view.close()
-	view.intro()
+	_, _ = io.WriteString(d.o.Out, view.intro())
 	g, gctx := errgroup.WithContext(live)
 	g.Go(func() error { return d.traffic.run(gctx) })
 	g.Go(func() error { return reader.run(gctx) })
@@ -129,6 +129,6 @@ func demoConfig(source, dest *kfake.Cluster, proxy string, port int) *config.Con
 	c.Mirrors = []config.Mirror{m}
 	c.Admin.Address = net.JoinHostPort("127.0.0.1", fmt.Sprint(port-1))
 	c.Limits.DrainTimeout = config.Duration(500 * time.Millisecond)
-	c.Log.Level = "warn"
+	c.Log.Level = "error"
 	return &c
 }

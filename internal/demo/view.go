@@ -17,7 +17,6 @@ type view struct {
 	d        *demo
 	reader   *reader
 	src, dst *kadm.Client
-	lines    int // of the table drawn last, to draw over it
 }
 
 func newView(d *demo, r *reader) (*view, error) {
@@ -33,8 +32,8 @@ func newView(d *demo, r *reader) (*view, error) {
 	return &view{d: d, reader: r, src: kadm.NewClient(src), dst: kadm.NewClient(dst)}, nil
 }
 
-func (v *view) intro() {
-	_, _ = fmt.Fprintf(v.d.o.Out, `Lockstep mirrors cluster demo-source into cluster demo-destination, both in this process.
+func (v *view) intro() string {
+	return fmt.Sprintf(`Lockstep mirrors cluster demo-source into cluster demo-destination, both in this process.
 Any Kafka client can connect to the proxy while this runs:   %s
 It sees the source's own offsets and leader epochs.   Metrics: http://127.0.0.1:%d/metrics
 
@@ -46,10 +45,9 @@ func (v *view) run(ctx context.Context) error {
 	defer tick.Stop()
 	start := time.Now()
 	for {
-		if rows, err := v.rows(ctx); err == nil {
-			v.draw(rows, time.Since(start))
-		} else if ctx.Err() == nil {
-			_, _ = fmt.Fprintln(v.d.o.Out, "waiting for the mirror:", err)
+		rows, err := v.rows(ctx)
+		if ctx.Err() == nil {
+			v.draw(rows, time.Since(start), err)
 		}
 		select {
 		case <-ctx.Done():
@@ -73,20 +71,20 @@ type row struct {
 func (v *view) rows(ctx context.Context) ([]row, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	src, err := look(ctx, v.src)
-	if err != nil {
-		return nil, fmt.Errorf("source: %w", err)
-	}
+	// The source last: what the proxy shows then can't seem to be ahead of it.
 	dst, err := look(ctx, v.dst)
 	if err != nil {
-		return nil, fmt.Errorf("proxy: %w", err)
+		return nil, fmt.Errorf("the proxy doesn't show the topics yet, or their leaders move: %w", err)
+	}
+	src, err := look(ctx, v.src)
+	if err != nil {
+		return nil, fmt.Errorf("leaders move on the source: %w", err)
 	}
 	var rows []row
 	for t, n := range topics {
 		for p := range n {
 			s, d := src[t][p], dst[t][p]
 			r := row{topic: t, partition: p, srcStart: s.start, srcEnd: s.end, srcEpoch: s.epoch, dstStart: d.start, dstEnd: d.end, dstEpoch: d.epoch}
-			// Offsets taken at slightly different times; never show a lag below 0.
 			r.lag = max(s.end-d.end, 0)
 			r.read, r.readEpoch = v.reader.read(t, p)
 			rows = append(rows, r)
@@ -142,7 +140,17 @@ func look(ctx context.Context, c *kadm.Client) (map[string]map[int32]ends, error
 	return out, nil
 }
 
-func (v *view) draw(rows []row, since time.Duration) {
+// draw shows the newest table, over the one before where there is a terminal.
+// Without rows it says why.
+func (v *view) draw(rows []row, since time.Duration, why error) {
+	out := v.d.o.Out
+	if v.d.o.Terminal {
+		_, _ = io.WriteString(out, "\x1b[2J\x1b[H"+v.intro())
+	}
+	if why != nil {
+		_, _ = fmt.Fprintf(out, "%4.0f s   no table just now: %v\n", since.Seconds(), why)
+		return
+	}
 	w := table.NewWriter()
 	w.SetStyle(table.StyleLight)
 	w.AppendHeader(table.Row{"", "source", "source", "source", "through the proxy", "through the proxy", "through the proxy", "", "reader", "reader"}, table.RowConfig{AutoMerge: true})
@@ -152,18 +160,7 @@ func (v *view) draw(rows []row, since time.Duration) {
 	}
 	t := v.d.traffic
 	w.SetCaption("%4.0f s   %d records written, %d of them in aborted transactions, %d leader changes on the source", since.Seconds(), t.written.Load(), t.aborted.Load(), t.moves.Load())
-	out := v.d.o.Out
-	if v.d.o.Terminal && v.lines > 0 {
-		_, _ = fmt.Fprintf(out, "\x1b[%dA\x1b[J", v.lines)
-	}
-	s := w.Render()
-	v.lines = 1
-	for _, c := range s {
-		if c == '\n' {
-			v.lines++
-		}
-	}
-	_, _ = io.WriteString(out, s+"\n")
+	_, _ = io.WriteString(out, w.Render()+"\n")
 }
 
 func (v *view) close() {
