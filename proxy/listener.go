@@ -101,7 +101,7 @@ func (f *frontend) serve(ctx context.Context, ln boundListener) {
 	for {
 		c, err := ln.Accept()
 		if err == nil {
-			f.p.accept(c, f, ln.brokerID)
+			f.p.accept(ctx, c, f, ln.brokerID)
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
@@ -118,18 +118,20 @@ func (f *frontend) serve(ctx context.Context, ln boundListener) {
 }
 
 // accept hands a client to the loop with the fewest connections.
-func (p *Proxy) accept(c net.Conn, f *frontend, brokerID int32) {
+func (p *Proxy) accept(ctx context.Context, c net.Conn, f *frontend, brokerID int32) {
 	name := c.RemoteAddr().String()
 	if p.open.Add(1) > int64(p.limits.MaxConnections) {
 		p.sessionClosed(ReasonMaxConnections)
-		p.log.Warn("client refused", "conn", name, "reason", ReasonMaxConnections, "limit", p.limits.MaxConnections)
+		level, skipped := p.logged[ReasonMaxConnections].level(ReasonMaxConnections, time.Now())
+		p.log.Log(ctx, level, "client refused: raise limits.max_connections, or find out who connects so often", "conn", name,
+			"reason", ReasonMaxConnections.String(), "limit", p.limits.MaxConnections, "more_like_it", skipped)
 		c.Close() // refused anyway
 		return
 	}
 	sc, err := adopt(c, name)
 	if err != nil {
 		p.sessionClosed(ReasonInternal)
-		p.log.Error("client refused", "conn", name, "reason", ReasonInternal, "err", err)
+		p.log.Error("client refused", "conn", name, "reason", ReasonInternal.String(), "err", err)
 		return
 	}
 	l := p.engine.next()

@@ -82,7 +82,15 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 		}
 		return a.view.Run(life)
 	})
-	back.Go(func() error { return a.registrar.Run(life) })
+	back.Go(func() error {
+		if a.view.WaitReady(life) != nil {
+			return nil
+		}
+		if err := a.onlyOne(c.Admin.Address); err != nil {
+			return err
+		}
+		return a.registrar.Run(life)
+	})
 	back.Go(func() error { a.compareConfigs(life); return nil })
 	if o.Reload != nil {
 		back.Go(func() error { a.reload(life, c, *o.Reload); return nil })
@@ -90,7 +98,16 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 	front, frontCtx := errgroup.WithContext(ctx)
 	front.Go(func() error { return a.proxy.Run(frontCtx) })
 	if a.mirror != nil {
-		front.Go(func() error { return a.mirror.Run(frontCtx) })
+		front.Go(func() error {
+			if a.view.WaitReady(frontCtx) != nil || a.onlyOne(c.Admin.Address) != nil {
+				return nil // the other goroutine says why
+			}
+			err := a.mirror.Run(frontCtx)
+			if err != nil {
+				a.log.Error("the mirrors have ended, so this instance ends", "err", err)
+			}
+			return err
+		})
 	}
 	front.Go(func() error {
 		select {
@@ -111,8 +128,24 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil
 	}
-	a.log.Info("ended", "err", err)
-	return err
+	if err != nil {
+		a.log.Error("ended", "err", err)
+		return err
+	}
+	a.log.Info("ended")
+	return nil
+}
+
+// onlyOne refuses to take over the group membership of a live instance with
+// the same id at another admin address: the two would fence one another for
+// ever. A restart at the same address goes on at once.
+func (a *app) onlyOne(address string) error {
+	for _, i := range a.view.Instances() {
+		if i.ID == a.id && i.Address != address && time.Now().Before(i.Lease) {
+			return fmt.Errorf("instance.id %q is in use by a live instance (admin address %s, seen alive until %s): give each its own id; if that one is gone, start again after that time", a.id, i.Address, i.Lease.Format(time.RFC3339))
+		}
+	}
+	return nil
 }
 
 // ensureLedger makes the ledger's topic; a destination that can't be reached
