@@ -80,6 +80,7 @@ type side struct {
 	adm   *kadm.Client
 	meta  kadm.Metadata
 	where string
+	opts  []kgo.Opt
 }
 
 // connect reaches a cluster and says what it is.
@@ -98,7 +99,7 @@ func (k *checker) connect(ctx context.Context, where string, bootstrap []string,
 		cl.Close()
 		return nil
 	}
-	s := &side{cl: cl, adm: adm, meta: meta, where: where}
+	s := &side{cl: cl, adm: adm, meta: meta, where: where, opts: opts}
 	k.add(OK, where, "reach", "cluster id %s, %d brokers %v, controller %d", meta.Cluster, len(meta.Brokers), meta.Brokers.NodeIDs(), meta.Controller)
 	return s
 }

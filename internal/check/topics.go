@@ -3,10 +3,12 @@ package check
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
@@ -130,7 +132,7 @@ func (k *checker) existing(ctx context.Context, m *config.Mirror, dst *side, nam
 		return
 	}
 	if mirrored {
-		k.add(OK, m.Name, "destination topics", "%d of %d topics exist; the ledger tells which are mirrored already", len(found), len(names))
+		k.inLedger(ctx, m, dst, found, len(names))
 		return
 	}
 	full, err := withRecords(ctx, dst, found)
@@ -142,6 +144,54 @@ func (k *checker) existing(ctx context.Context, m *config.Mirror, dst *side, nam
 	default:
 		k.add(OK, m.Name, "destination topics", "%d of %d topics exist and are empty", len(found), len(names))
 	}
+}
+
+// inLedger compares with what the ledger says of the topics.
+func (k *checker) inLedger(ctx context.Context, m *config.Mirror, dst *side, found []string, of int) {
+	owners, err := mirrorsInLedger(ctx, dst.opts)
+	if err != nil {
+		k.add(Fail, m.Name, "ledger", "topic %s can't be read (needs Read and Describe on it): %v", ledger.Topic, err)
+		return
+	}
+	var ours, other, foreign []string
+	var name string
+	for _, t := range found {
+		switch by, ok := owners[t]; {
+		case !ok:
+			foreign = append(foreign, t)
+		case by != m.Name:
+			other, name = append(other, t), by
+		default:
+			ours = append(ours, t)
+		}
+	}
+	if len(other) > 0 {
+		k.add(Fail, m.Name, "ledger", "%v belong to mirror %q in the ledger: was this mirror renamed? Give it that name again, or exclude them", other, name)
+	}
+	if full, err := withRecords(ctx, dst, foreign); len(foreign) > 0 && err == nil && len(full) > 0 {
+		k.add(Fail, m.Name, "destination topics", "%v hold records of another origin: they will be left alone; rename or delete them, or exclude them", full)
+	}
+	k.add(OK, m.Name, "ledger", "%d of %d topics are mirrored already", len(ours), of)
+}
+
+// mirrorsInLedger reads the ledger once: topic to mirror name.
+func mirrorsInLedger(ctx context.Context, opts []kgo.Opt) (map[string]string, error) {
+	v := ledger.NewView(ledger.ViewOptions{Client: opts, Logger: slog.New(slog.DiscardHandler)})
+	vctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- v.Run(vctx) }()
+	err := v.WaitReady(vctx)
+	out := map[string]string{}
+	for _, p := range v.All() {
+		if p.Record != nil {
+			out[p.Topic] = p.Record.Mirror
+		}
+	}
+	cancel()
+	if e := <-done; err == nil {
+		err = e
+	}
+	return out, err
 }
 
 func withRecords(ctx context.Context, s *side, names []string) ([]string, error) {
