@@ -28,6 +28,15 @@
 // the queue and goes to [Partition.recover]: re-read the tail, open a new
 // generation in the ledger, go on from there.
 //
+// # States
+//
+// A partition's state is in the ledger ([ledger.Record]), written before it is
+// acted on: lifecycle.go turns commands and states into actions, start.go is
+// LOG_ALIGNMENT, stop.go STOPPING, local.go the watch over STOPPED partitions,
+// align.go the way into ULE_RECOVERY. What is decided is decided by package
+// epoch; these files ask its questions and write its answers. None keeps
+// anything that the next owner would miss.
+//
 // # Who owns which goroutine
 //
 // [Engine.Run] starts and waits for all of them: one for each partition (ledger

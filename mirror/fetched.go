@@ -61,6 +61,7 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 		p.walk.open.until, p.setOpen = a.HighWatermark, false
 	}
 	p.errOp = ""
+	bad := p.badTries
 	var failed error
 	stop := walkRecords(&p.walk, spec.current, a.RecordBatches, a.AbortedTransactions, func(c chunk) {
 		if failed == nil {
@@ -69,22 +70,48 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	})
 	switch {
 	case failed != nil:
-		p.setTodoErr(failForGood(reasonSourceData, "the source's batch at offset %d can't be stamped: %w", stop.base, failed))
+		p.badAnswer(failForGood(reasonSourceData, "the source's batch at offset %d can't be stamped: %w", stop.base, failed))
 	case stop.kind == stopNewerEpoch:
 		stale = true
 		p.backOff()
 	case stop.kind == stopRebase:
 		p.drainThen(func() { p.doubt("rebase", regen{force: true, hasCut: true, cut: stop.base}) })
 	case stop.kind == stopBareMirror:
-		p.setTodoErr(failForGood(reasonBareMirror, "%w", stop.err))
+		p.badAnswer(failForGood(reasonBareMirror, "%w", stop.err))
 	case stop.kind == stopOldFormat:
-		p.setTodoErr(failForGood(reasonSourceData, "the source has records of message format v0 or v1 at offset %d, which Lockstep does not convert: %w; let the source rewrite or expire them", stop.base, stop.err))
+		p.badAnswer(failForGood(reasonSourceData, "the source has records of message format v0 or v1 at offset %d, which Lockstep does not convert: %w; let the source rewrite or expire them", stop.base, stop.err))
 	case stop.kind != stopNone:
-		p.setTodoErr(failForGood(reasonSourceData, "the source's data at offset %d: %w", stop.base, stop.err))
+		p.badAnswer(failForGood(reasonSourceData, "the source's data at offset %d: %w", stop.base, stop.err))
+	}
+	if p.badTries == bad {
+		p.badTries, p.badText = 0, ""
 	}
 	p.advance()
 	p.report()
 	return stale
+}
+
+// badAnswers is how many times in a row the source must answer the same before
+// what is wrong is taken for its log and not for one garbled answer.
+const badAnswers = 5
+
+// badAnswer takes in data that can't be mirrored: it is asked for again, and
+// fails the partition if it stays the same. mu is held.
+func (p *Partition) badAnswer(err error) {
+	if text := err.Error(); text != p.badText {
+		p.badTries, p.badText = 0, text
+	}
+	p.badTries++
+	p.met.fetchError("bad_data")
+	if p.badTries >= badAnswers {
+		p.badTries, p.badText = 0, ""
+		p.setTodoErr(err)
+		return
+	}
+	p.errOp = fmt.Sprintf("fetch from the source (answer %d of %d before it FAILS): %v", p.badTries, badAnswers, err)
+	d := backoff(p.badTries-1, tryMin, tryMax)
+	p.slog.Warn("the source's answer can't be mirrored; it is asked again", "err", err, "in", d)
+	p.sourceWait = time.Now().Add(d)
 }
 
 // advanceEvery bounds how often a moving log start of the source is written to

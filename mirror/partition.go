@@ -87,6 +87,8 @@ type Partition struct {
 	asked      int32     // Fetch below v12: source leader epoch for which the end was checked
 	sourceWait time.Time // no fetch before
 	sourceTry  int       // failed fetches in a row
+	badTries   int       // answers in a row that could not be mirrored, all for badText
+	badText    string
 	advanced   time.Time // when the source's log start was last taken over
 	goneSince  time.Time // the source's metadata lacks the topic; zero: it does not
 	produceTry int       // refused produces in a row

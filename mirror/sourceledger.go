@@ -33,7 +33,10 @@ const ledgerWait = 15 * time.Second
 // sourceRecord is what the source's ledger has of a partition, read to its end
 // after the call. What can't be read is said, never taken for absent (M5).
 func (s *source) sourceRecord(ctx context.Context, topic string, partition int32) epoch.SourceRecord {
-	since := time.Now()
+	return s.sourceRecordSince(ctx, topic, partition, time.Now())
+}
+
+func (s *source) sourceRecordSince(ctx context.Context, topic string, partition int32, since time.Time) epoch.SourceRecord {
 	v, bare, err := s.sourceView(ctx, since)
 	if err == nil && bare[topic] {
 		err = ErrBareMirror
@@ -103,6 +106,27 @@ func (s *source) sourceView(ctx context.Context, since time.Time) (view *ledger.
 		l.view, l.done = v, done
 	}
 	return l.view, nil, nil
+}
+
+// findLoops looks at the paths upstream again: they grow while we mirror
+// (hazard M18).
+func (s *source) findLoops() {
+	s.led.mu.Lock()
+	v := s.led.view
+	s.led.mu.Unlock()
+	self, source := s.clusters()
+	if v == nil || self == "" || source == "" || !v.Fresh() {
+		return
+	}
+	for _, p := range s.engine.all() {
+		if epoch.CheckLoop(self, false, source, sourceRecord(v.Partition(p.topic, p.partition))) == epoch.LoopFail {
+			p.mu.Lock()
+			if p.copying() {
+				p.setTodoErr(failForGood(reasonLoop, "mirror loop: the source %s mirrors this topic from here over other clusters. Stop one of them", source))
+			}
+			p.mu.Unlock()
+		}
+	}
 }
 
 // endpoint tells whether the source is reached through a Lockstep, and if not

@@ -184,6 +184,7 @@ func (s *source) sync(ctx context.Context) error {
 	s.mu.Lock()
 	s.topics = next
 	s.mu.Unlock()
+	s.findLoops()
 	s.poll.refresh()
 	return nil
 }

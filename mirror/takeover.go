@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
@@ -31,12 +32,13 @@ func (s *source) takeOver(ctx context.Context, t *topicSync, have *kadm.TopicDet
 		return errors.New("the destination's cluster id is not known yet")
 	}
 	t.taken = map[int32]bool{}
+	since := time.Now()
 	for p := range full {
 		if c := s.m.opts.View.Command(name, p); c != nil && c.Mirror == s.o.Name && c.DiscardLocal {
 			t.taken[p] = true
 			continue
 		}
-		r := s.sourceRecord(ctx, name, p)
+		r := s.sourceRecordSince(ctx, name, p, since)
 		switch r.Reading {
 		case epoch.Absent, epoch.Present:
 		default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sort"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -66,7 +67,7 @@ type walkStop struct {
 // chunks without a batch, neighbours of one epoch joined. Nothing is changed
 // in records.
 func walkRecords(st *walkState, known int32, records []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransaction, emit func(chunk)) walkStop {
-	ab := newAbortedTxns(aborted)
+	ab, answer := newAbortedTxns(aborted), len(records)
 	var skip chunk // pending, base < 0: none
 	skip.base = -1
 	flush := func() {
@@ -80,9 +81,11 @@ func walkRecords(st *walkState, known int32, records []byte, aborted []kmsg.Fetc
 		if err != nil {
 			flush()
 			switch {
-			case errors.Is(err, io.EOF), errors.Is(err, protocol.ErrPartialBatch):
+			case errors.Is(err, io.EOF), errors.Is(err, protocol.ErrPartialBatch) && len(records) < answer:
 				return walkStop{}
-			case errors.Is(err, protocol.ErrMagic):
+			case errors.Is(err, protocol.ErrPartialBatch): // brokers send the first one whole (KIP-74)
+				err = fmt.Errorf("%w, first in an answer of %d bytes", err, answer)
+			case errors.Is(err, protocol.ErrMagic) && isOldMessage(records, st.position):
 				return walkStop{kind: stopOldFormat, base: st.position, err: err}
 			}
 			return walkStop{kind: stopCorrupt, base: st.position, err: err}
@@ -155,6 +158,14 @@ func walkRecords(st *walkState, known int32, records []byte, aborted []kmsg.Fetc
 		st.chainEnd = base + c.count
 		emit(c)
 	}
+}
+
+// isOldMessage tells a message of format v0 or v1 that may stand at a position
+// from bytes that happen to have their magic. A compressed one has the offset of
+// its last message.
+func isOldMessage(b []byte, position int64) bool {
+	base := int64(binary.BigEndian.Uint64(b))
+	return b[16] <= 1 && base >= position && base-position <= math.MaxInt32
 }
 
 // hole is a stamp's hole field for n skipped offsets.
