@@ -70,7 +70,8 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	})
 	switch {
 	case failed != nil:
-		p.badAnswer(failForGood(reasonSourceData, "the source's batch at offset %d can't be stamped: %w", stop.base, failed))
+		// What follows it was walked over already.
+		p.setTodoErr(failForGood(reasonSourceData, "the source's batch at offset %d can't be stamped: %w", stop.base, failed))
 	case stop.kind == stopNewerEpoch:
 		stale = true
 		p.backOff()

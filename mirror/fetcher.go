@@ -2,8 +2,10 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -69,25 +71,32 @@ func (f *fetcher) run(ctx context.Context) {
 			conn.Close()
 		}
 	}()
+	var iso isolation
 	for try, turn := 0, 0; ctx.Err() == nil; turn++ {
 		if conn == nil || conn.Closed() {
 			var err error
 			if conn, err = f.dial(ctx); err != nil {
-				f.broken(ctx, err, try)
+				f.broken(ctx, err, try, f.partitions())
 				try++
 				continue
 			}
 		}
-		asked, wait, again := f.collect(turn, conn)
+		asked, kind, wait, again := f.collect(turn, conn, &iso)
 		if len(asked) == 0 {
 			f.sleep(ctx, again)
 			continue
 		}
 		if err := f.fetch(ctx, conn, asked, wait); err != nil {
-			f.broken(ctx, err, try)
+			f.blame(&iso, asked, kind, err)
+			concerned := f.partitions()
+			if kind == askAlone {
+				concerned = []*Partition{asked[0].p}
+			}
+			f.broken(ctx, err, try, concerned)
 			try++
 			continue
 		}
+		iso.answered(asked, kind)
 		try = 0
 	}
 }
@@ -104,15 +113,39 @@ func (f *fetcher) dial(ctx context.Context) (*kconn.Conn, error) {
 	return c, nil
 }
 
+// blame looks for the partition that makes requests fail.
+func (f *fetcher) blame(iso *isolation, list []asked, kind askKind, err error) {
+	if errors.Is(err, kconn.ErrNotSent) || errors.Is(err, context.Canceled) {
+		return // says nothing about what was asked
+	}
+	large := errors.Is(err, kconn.ErrFrameTooLarge)
+	if p := iso.broke(list, kind, large); p != nil {
+		p.slog.Warn("fetching the partition breaks the connection to the source broker: it is asked alone from now on", "conn", f.addr, "err", err)
+	}
+	if large && len(list) == 1 {
+		list[0].p.tooLarge(list[0].token, err)
+	}
+}
+
+// tooLarge: an answer with nothing but this partition's next batch is above what
+// is accepted.
+func (p *Partition) tooLarge(token uint64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.token == token && p.phase == phaseRun {
+		p.setTodoErr(fail(reasonSourceData, "the source's batch at offset %d is too large: raise limits.max_frame_bytes above its size: %w", p.walk.position, err))
+	}
+}
+
 // broken reports a connection error and waits.
-func (f *fetcher) broken(ctx context.Context, err error, try int) {
+func (f *fetcher) broken(ctx context.Context, err error, try int, concerned []*Partition) {
 	if canceled(ctx) {
 		return
 	}
 	d := backoff(try, tryMin, tryMax)
 	f.eng.Logger.Warn("source broker: will try again", "mirror", f.eng.Mirror, "conn", f.addr, "err", err, "cause", kconn.Name(err), "in", d)
 	f.eng.Metrics.fetchErrs.WithLabelValues(f.eng.Mirror, errorCode(err)).Inc()
-	for _, p := range f.partitions() {
+	for _, p := range concerned {
 		p.note(err)
 	}
 	f.eng.RefreshSource()
@@ -153,14 +186,37 @@ const busyWait = 10 * time.Millisecond
 // collect finds the partitions that can take data. turn moves the first one, as
 // brokers fill an answer in the order of the request. again: when to look
 // anew if there is none.
-func (f *fetcher) collect(turn int, conn *kconn.Conn) (list []asked, wait, again time.Duration) {
-	wait, again = f.eng.Tuning.FetchWaitMax, time.Second
+func (f *fetcher) collect(turn int, conn *kconn.Conn, iso *isolation) (list []asked, kind askKind, wait, again time.Duration) {
 	ps := f.partitions()
 	r, _ := conn.Versions(int16(kmsg.Fetch))
 	now := time.Now()
+	iso.prune(ps)
+	for ; len(iso.groups) > 0; iso.groups = iso.groups[1:] {
+		if list, _, _ = f.ready(iso.groups[0], 0, r.Max >= 12, now); len(list) > 0 {
+			return list, askGroup, busyWait, 0
+		}
+	}
+	again = time.Second
+	for p, l := range iso.alone {
+		if left := l.next.Sub(now); left > 0 {
+			again = min(again, left)
+		} else if list, _, _ = f.ready([]*Partition{p}, 0, r.Max >= 12, now); len(list) > 0 {
+			return list, askAlone, busyWait, 0
+		}
+	}
+	if len(iso.alone) > 0 {
+		ps = slices.DeleteFunc(slices.Clone(ps), iso.apart)
+	}
+	list, wait, rest := f.ready(ps, turn, r.Max >= 12, now)
+	return list, askAll, wait, min(again, rest)
+}
+
+// ready are those of ps that can take data.
+func (f *fetcher) ready(ps []*Partition, turn int, truncates bool, now time.Time) (list []asked, wait, again time.Duration) {
+	wait, again = f.eng.Tuning.FetchWaitMax, time.Second
 	for i := range ps {
 		p := ps[(i+turn)%len(ps)]
-		spec, token, st := p.fetchSpec(f.broker, r.Max >= 12, now)
+		spec, token, st := p.fetchSpec(f.broker, truncates, now)
 		switch st {
 		case fetchReady:
 			list = append(list, asked{p, token, spec})
@@ -172,6 +228,15 @@ func (f *fetcher) collect(turn int, conn *kconn.Conn) (list []asked, wait, again
 		}
 	}
 	return list, wait, again
+}
+
+// maxBytes is what is asked for at most: an answer with it fits into a frame.
+func (f *fetcher) maxBytes() int32 {
+	limit := f.eng.Source.MaxFrame
+	if limit <= 0 {
+		return f.eng.Tuning.FetchMaxBytes
+	}
+	return min(f.eng.Tuning.FetchMaxBytes, limit-limit/8)
 }
 
 type fetchState uint8
@@ -228,7 +293,7 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 	t := &f.eng.Tuning
 	req := kmsg.NewPtrFetchRequest()
 	req.Version, req.ReplicaID, req.MaxWaitMillis, req.MinBytes = v, -1, int32(wait.Milliseconds()), 1
-	req.MaxBytes, req.IsolationLevel = t.FetchMaxBytes, 1
+	req.MaxBytes, req.IsolationLevel = f.maxBytes(), 1
 	req.SessionID, req.SessionEpoch = 0, -1
 	byName := make(map[string]int, len(list))
 	byID := make(map[[16]byte]string, len(list))
@@ -245,7 +310,7 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 		}
 		rp := kmsg.NewFetchRequestTopicPartition()
 		rp.Partition, rp.CurrentLeaderEpoch, rp.FetchOffset = a.p.partition, a.spec.current, a.spec.offset
-		rp.LastFetchedEpoch, rp.PartitionMaxBytes = a.spec.lastEpoch, t.FetchPartitionMaxBytes
+		rp.LastFetchedEpoch, rp.PartitionMaxBytes = a.spec.lastEpoch, min(t.FetchPartitionMaxBytes, req.MaxBytes)
 		req.Topics[at].Partitions = append(req.Topics[at].Partitions, rp)
 		ask[partKey{a.p.topic, a.p.partition}] = a
 	}

@@ -164,6 +164,17 @@ func TestWalkRecords(t *testing.T) {
 		b[16] = 1
 		_, stop := walkAll(&walkState{epoch: -1}, 9, b, nil)
 		require.Equal(t, stopOldFormat, stop.kind)
+		// Elsewhere it is no message, just bytes.
+		_, stop = walkAll(&walkState{position: 5, epoch: -1}, 9, b, nil)
+		require.Equal(t, stopCorrupt, stop.kind)
+		b[16] = 7
+		_, stop = walkAll(&walkState{epoch: -1}, 9, b, nil)
+		require.Equal(t, stopCorrupt, stop.kind)
+	})
+	t.Run("the first batch is never a partial one", func(t *testing.T) {
+		b := rawBatch{base: 0, n: 1}.bytes()
+		_, stop := walkAll(&walkState{epoch: -1}, 9, b[:len(b)-1], nil)
+		require.Equal(t, stopCorrupt, stop.kind)
 	})
 }
 
