@@ -89,7 +89,7 @@ func (f *fetcher) run(ctx context.Context) {
 		if err := f.fetch(ctx, conn, asked, wait); err != nil {
 			f.blame(&iso, asked, kind, err)
 			concerned := f.partitions()
-			if kind == askAlone {
+			if kind == fetchAlone {
 				concerned = []*Partition{asked[0].p}
 			}
 			f.broken(ctx, err, try, concerned)
@@ -114,7 +114,7 @@ func (f *fetcher) dial(ctx context.Context) (*kconn.Conn, error) {
 }
 
 // blame looks for the partition that makes requests fail.
-func (f *fetcher) blame(iso *isolation, list []asked, kind askKind, err error) {
+func (f *fetcher) blame(iso *isolation, list []asked, kind fetchKind, err error) {
 	if errors.Is(err, kconn.ErrNotSent) || errors.Is(err, context.Canceled) {
 		return // says nothing about what was asked
 	}
@@ -186,14 +186,14 @@ const busyWait = 10 * time.Millisecond
 // collect finds the partitions that can take data. turn moves the first one, as
 // brokers fill an answer in the order of the request. again: when to look
 // anew if there is none.
-func (f *fetcher) collect(turn int, conn *kconn.Conn, iso *isolation) (list []asked, kind askKind, wait, again time.Duration) {
+func (f *fetcher) collect(turn int, conn *kconn.Conn, iso *isolation) (list []asked, kind fetchKind, wait, again time.Duration) {
 	ps := f.partitions()
 	r, _ := conn.Versions(int16(kmsg.Fetch))
 	now := time.Now()
 	iso.prune(ps)
 	for ; len(iso.groups) > 0; iso.groups = iso.groups[1:] {
 		if list, _, _ = f.ready(iso.groups[0], 0, r.Max >= 12, now); len(list) > 0 {
-			return list, askGroup, busyWait, 0
+			return list, fetchGroup, busyWait, 0
 		}
 	}
 	again = time.Second
@@ -201,14 +201,14 @@ func (f *fetcher) collect(turn int, conn *kconn.Conn, iso *isolation) (list []as
 		if left := l.next.Sub(now); left > 0 {
 			again = min(again, left)
 		} else if list, _, _ = f.ready([]*Partition{p}, 0, r.Max >= 12, now); len(list) > 0 {
-			return list, askAlone, busyWait, 0
+			return list, fetchAlone, busyWait, 0
 		}
 	}
 	if len(iso.alone) > 0 {
 		ps = slices.DeleteFunc(slices.Clone(ps), iso.apart)
 	}
 	list, wait, rest := f.ready(ps, turn, r.Max >= 12, now)
-	return list, askAll, wait, min(again, rest)
+	return list, fetchAll, wait, min(again, rest)
 }
 
 // ready are those of ps that can take data.

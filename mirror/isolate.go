@@ -54,11 +54,11 @@ func (x *isolation) apart(p *Partition) bool {
 }
 
 // answered: a request with these had an answer.
-func (x *isolation) answered(list []asked, kind askKind) {
+func (x *isolation) answered(list []asked, kind fetchKind) {
 	switch kind {
-	case askGroup:
+	case fetchGroup:
 		x.groups = x.groups[1:]
-	case askAlone:
+	case fetchAlone:
 		delete(x.alone, list[0].p)
 	default:
 		x.errors = 0
@@ -68,14 +68,14 @@ func (x *isolation) answered(list []asked, kind askKind) {
 // broke: a request with these was sent and broke the connection. now is set for
 // an error that its content explains. The result is the partition found to be
 // the cause, if this was the first time.
-func (x *isolation) broke(list []asked, kind askKind, now bool) (found *Partition) {
+func (x *isolation) broke(list []asked, kind fetchKind, now bool) (found *Partition) {
 	switch kind {
-	case askAlone:
+	case fetchAlone:
 		l := x.alone[list[0].p]
 		l.next = time.Now().Add(backoff(l.fails, tryMin, tryMax))
 		l.fails++
 		return nil
-	case askGroup:
+	case fetchGroup:
 		x.groups = x.groups[1:]
 	default:
 		x.errors++
@@ -100,11 +100,11 @@ func (x *isolation) broke(list []asked, kind askKind, now bool) (found *Partitio
 	return nil
 }
 
-// askKind says with whom a partition is asked.
-type askKind uint8
+// fetchKind says with whom a partition is asked.
+type fetchKind uint8
 
 const (
-	askAll   askKind = iota // all that are not apart
-	askGroup                // a part of those under suspicion
-	askAlone
+	fetchAll   fetchKind = iota // all that are not apart
+	fetchGroup                // a part of those under suspicion
+	fetchAlone
 )
