@@ -193,11 +193,14 @@ func (c *Conn) read(ctx context.Context, headerTags bool) (*Buffer, error) {
 		return nil, fmt.Errorf("%w: the broker's port wants TLS, switch tls on", ErrTLSMismatch)
 	case string(c.in[:4]) == "HTTP":
 		return nil, fmt.Errorf("%w: it is HTTP", ErrNonsense)
-	case size < 4 || size > c.d.MaxFrame:
-		return nil, fmt.Errorf("%w: frame of %d bytes, allowed are 4 to %d", ErrNonsense, size, c.d.MaxFrame)
+	case size < 4:
+		return nil, fmt.Errorf("%w: frame of %d bytes", ErrNonsense, size)
 	}
 	if corr := int32(binary.BigEndian.Uint32(c.in[4:])); corr != c.corr {
-		return nil, fmt.Errorf("%w: correlation id %d, expected %d", ErrNonsense, corr, c.corr)
+		return nil, fmt.Errorf("%w: frame of %d bytes with correlation id %d, expected %d", ErrNonsense, size, corr, c.corr)
+	}
+	if size > c.d.MaxFrame {
+		return nil, fmt.Errorf("%w: it has %d bytes, allowed are %d", ErrFrameTooLarge, size, c.d.MaxFrame)
 	}
 	var free func()
 	if c.Admit != nil && size > admitFrom {

@@ -25,6 +25,8 @@ var (
 	ErrMechanism   = errors.New("SASL mechanism not offered")
 	ErrNonsense    = errors.New("answer is not the Kafka protocol")
 	ErrVersion     = errors.New("no version in common")
+	// ErrFrameTooLarge: an answer above [Dialer.MaxFrame]; its size is in the text.
+	ErrFrameTooLarge = errors.New("answer above limits.max_frame_bytes")
 	// ErrNotSent: not a single byte of the request went out, so it can't have
 	// had any effect.
 	ErrNotSent = errors.New("request not sent")
@@ -41,6 +43,7 @@ func Name(err error) string {
 		{ErrCertificate, "certificate"},
 		{ErrCredentials, "credentials"},
 		{ErrMechanism, "sasl_mechanism"},
+		{ErrFrameTooLarge, "frame_too_large"},
 		{ErrNonsense, "nonsense"},
 		{ErrVersion, "version"},
 		{ErrTimeout, "timeout"},
