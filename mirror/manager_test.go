@@ -60,7 +60,7 @@ func TestStopWithoutSource(t *testing.T) {
 					cancel()
 					require.NoError(t, <-ended)
 					endView()
-					<-seen
+					require.NoError(t, <-seen)
 					writer.Close()
 				}
 			}
