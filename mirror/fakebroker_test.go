@@ -150,9 +150,13 @@ type fakeBroker struct {
 	// append; appended says what it did itself.
 	onProduce func(k partKey, l *fakeLog, b protocol.Batch) (code int16, handled bool)
 	onFetch   func(req *kmsg.FetchRequest)
-	produces  int
-	changed   chan struct{}
-	maxFetch  int16
+	// breakFetch closes the connection instead of answering, garble changes what
+	// is read from a partition; with mu held.
+	breakFetch func(req *kmsg.FetchRequest) bool
+	garble     func(p int32, records []byte) []byte
+	produces   int
+	changed    chan struct{}
+	maxFetch   int16
 }
 
 func newFakeBroker(t *testing.T) *fakeBroker {
@@ -376,6 +380,10 @@ func (b *fakeBroker) fetch(r *kmsg.FetchRequest) (kmsg.Response, error) {
 		if b.onFetch != nil {
 			b.onFetch(r)
 		}
+		if b.breakFetch != nil && b.breakFetch(r) {
+			b.mu.Unlock()
+			return nil, errHangUp
+		}
 		resp, some := b.read(r)
 		changed := b.changed
 		b.mu.Unlock()
@@ -435,6 +443,9 @@ func (b *fakeBroker) read(r *kmsg.FetchRequest) (resp *kmsg.FetchResponse, some 
 						}
 						a.RecordBatches = append(a.RecordBatches, x...)
 					}
+				}
+				if b.garble != nil {
+					a.RecordBatches = b.garble(p.Partition, a.RecordBatches)
 				}
 				some = some || len(a.RecordBatches) > 0 || a.LastStableOffset < p.FetchOffset
 			}

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
 // fetched takes in one partition's part of a Fetch answer, if it still stands
@@ -81,6 +83,8 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 		p.badAnswer(failForGood(reasonBareMirror, "%w", stop.err))
 	case stop.kind == stopOldFormat:
 		p.badAnswer(failForGood(reasonSourceData, "the source has records of message format v0 or v1 at offset %d, which Lockstep does not convert: %w; let the source rewrite or expire them", stop.base, stop.err))
+	case errors.Is(stop.err, protocol.ErrPartialBatch):
+		p.badAnswer(fail(reasonSourceData, "the source's data at offset %d: %w", stop.base, stop.err))
 	case stop.kind != stopNone:
 		p.badAnswer(failForGood(reasonSourceData, "the source's data at offset %d: %w", stop.base, stop.err))
 	}

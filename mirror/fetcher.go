@@ -88,11 +88,11 @@ func (f *fetcher) run(ctx context.Context) {
 		}
 		if err := f.fetch(ctx, conn, asked, wait); err != nil {
 			f.blame(&iso, asked, kind, err)
-			concerned := f.partitions()
-			if kind == fetchAlone {
-				concerned = []*Partition{asked[0].p}
+			if kind == fetchAlone { // has a back-off of its own
+				f.broken(ctx, err, 0, []*Partition{asked[0].p})
+				continue
 			}
-			f.broken(ctx, err, try, concerned)
+			f.broken(ctx, err, try, f.partitions())
 			try++
 			continue
 		}
@@ -196,19 +196,22 @@ func (f *fetcher) collect(turn int, conn *kconn.Conn, iso *isolation) (list []as
 			return list, fetchGroup, busyWait, 0
 		}
 	}
-	again = time.Second
+	if len(iso.alone) == 0 {
+		list, wait, again = f.ready(ps, turn, r.Max >= 12, now)
+		return list, fetchAll, wait, again
+	}
+	list, wait, again = f.ready(slices.DeleteFunc(slices.Clone(ps), iso.apart), turn, r.Max >= 12, now)
+	if iso.others = !iso.others; iso.others && len(list) > 0 {
+		return list, fetchAll, wait, again // in turns, so that neither waits for the other for ever
+	}
 	for p, l := range iso.alone {
 		if left := l.next.Sub(now); left > 0 {
 			again = min(again, left)
-		} else if list, _, _ = f.ready([]*Partition{p}, 0, r.Max >= 12, now); len(list) > 0 {
-			return list, fetchAlone, busyWait, 0
+		} else if one, _, _ := f.ready([]*Partition{p}, 0, r.Max >= 12, now); len(one) > 0 {
+			return one, fetchAlone, busyWait, 0
 		}
 	}
-	if len(iso.alone) > 0 {
-		ps = slices.DeleteFunc(slices.Clone(ps), iso.apart)
-	}
-	list, wait, rest := f.ready(ps, turn, r.Max >= 12, now)
-	return list, fetchAll, wait, min(again, rest)
+	return list, fetchAll, wait, again
 }
 
 // ready are those of ps that can take data.

@@ -16,6 +16,7 @@ type isolation struct {
 	errors int            // in a row, of requests with all in them
 	groups [][]*Partition // to be asked apart, once each
 	alone  map[*Partition]*loner
+	others bool // it is the turn of those that are not alone
 }
 
 // loner is a partition that is asked alone.
@@ -105,6 +106,6 @@ type fetchKind uint8
 
 const (
 	fetchAll   fetchKind = iota // all that are not apart
-	fetchGroup                // a part of those under suspicion
+	fetchGroup                  // a part of those under suspicion
 	fetchAlone
 )

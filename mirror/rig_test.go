@@ -93,6 +93,7 @@ type rig struct {
 	specs    []Spec
 	met      *Metrics
 	fenced   chan string
+	maxFrame int32 // of the source's answers
 
 	eng  *Engine
 	stop func()
@@ -127,7 +128,7 @@ func (r *rig) start() {
 	memory := NewMemory(64 << 20)
 	r.eng = NewEngine(EngineOptions{
 		Mirror: "m",
-		Source: (&kconn.Dialer{RequestTimeout: 5 * time.Second}).Init(), Dest: (&kconn.Dialer{RequestTimeout: 5 * time.Second}).Init(),
+		Source: (&kconn.Dialer{RequestTimeout: 5 * time.Second, MaxFrame: r.maxFrame}).Init(), Dest: (&kconn.Dialer{RequestTimeout: 5 * time.Second}).Init(),
 		Store: r.store, Memory: memory, Metrics: r.met, Tuning: r.tuning,
 		Logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Fenced: func(topic string, _ int32) { r.fenced <- topic },

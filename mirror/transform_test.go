@@ -77,7 +77,7 @@ func TestWalkRecords(t *testing.T) {
 		{"nothing", fresh, 9, nil, nil, "", stopNone, 0, 0},
 		{"plain", fresh, 9, join(rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 2, epoch: 1}), nil, "0-3/0 3-5/1", stopNone, 0, 5},
 		{"partial tail", fresh, 9, join(rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 2})[:130], nil, "0-3/0", stopNone, 0, 3},
-		{"only a part of a batch", fresh, 9, join(rawBatch{base: 0, n: 3})[:40], nil, "", stopNone, 0, 0},
+		{"only a part of a batch", fresh, 9, join(rawBatch{base: 0, n: 3})[:40], nil, "", stopCorrupt, 0, 0},
 		{
 			"committed transaction", fresh, 9,
 			join(rawBatch{base: 0, n: 2, pid: 7, txn: true}, rawBatch{base: 2, n: 1, pid: 7, control: true}, rawBatch{base: 3, n: 1}),

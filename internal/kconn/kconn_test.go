@@ -225,15 +225,16 @@ func TestNonsense(t *testing.T) {
 		answer []byte
 		want   error
 	}{
-		"http":       {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), ErrNonsense},
-		"tls alert":  {[]byte{0x15, 3, 3, 0, 2, 2, 70, 0}, ErrTLSMismatch},
-		"huge":       {[]byte{0x7f, 0, 0, 0, 0, 0, 0, 1}, ErrNonsense},
-		"negative":   {[]byte{0xff, 0, 0, 0, 0, 0, 0, 1}, ErrNonsense},
-		"other id":   {[]byte{0, 0, 0, 6, 0, 0, 0, 99, 0, 0}, ErrNonsense},
-		"garbled":    {[]byte{0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 99, 99, 99}, ErrNonsense},
-		"no apis":    {[]byte{0, 0, 0, 12, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0}, ErrNonsense},
-		"half frame": {[]byte{0, 0, 0, 50, 0, 0, 0, 1, 0}, ErrClosed},
-		"nothing":    {nil, ErrClosed},
+		"http":           {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), ErrNonsense},
+		"tls alert":      {[]byte{0x15, 3, 3, 0, 2, 2, 70, 0}, ErrTLSMismatch},
+		"huge":           {[]byte{0x7f, 0, 0, 0, 0, 0, 0, 1}, ErrFrameTooLarge},
+		"huge, not ours": {[]byte{0x7f, 0, 0, 0, 0, 0, 0, 9}, ErrNonsense},
+		"negative":       {[]byte{0xff, 0, 0, 0, 0, 0, 0, 1}, ErrNonsense},
+		"other id":       {[]byte{0, 0, 0, 6, 0, 0, 0, 99, 0, 0}, ErrNonsense},
+		"garbled":        {[]byte{0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 99, 99, 99}, ErrNonsense},
+		"no apis":        {[]byte{0, 0, 0, 12, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0}, ErrNonsense},
+		"half frame":     {[]byte{0, 0, 0, 50, 0, 0, 0, 1, 0}, ErrClosed},
+		"nothing":        {nil, ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := server(t, func(c net.Conn) {

@@ -1,0 +1,161 @@
+package mirror
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// A source batch above limits.max_frame_bytes fails its partition, by name; the
+// others of its broker go on.
+func TestFrameTooLarge(t *testing.T) {
+	r := newRig(t, 5)
+	r.maxFrame = 8 << 10
+	for p := range int32(5) {
+		r.write(p, rawBatch{base: 0, n: 2})
+	}
+	r.start()
+	for p := range int32(5) {
+		r.reached(p, 2)
+	}
+	r.write(3, rawBatch{base: 2, n: 2000})
+	text := r.failedWith(3, "limits.max_frame_bytes")
+	require.Contains(t, text, "offset 2 is too large")
+	require.Contains(t, text, "allowed are 8192")
+	for i := range int64(5) {
+		for _, p := range []int32{0, 1, 2, 4} {
+			r.write(p, rawBatch{base: 2 + i, n: 1})
+			r.reached(p, 3+i)
+		}
+	}
+	for _, p := range []int32{0, 1, 2, 4} {
+		require.Empty(t, r.eng.Partition("t", p).Status().Error)
+		r.same(p)
+	}
+}
+
+// Ordinary answers stay below limits.max_frame_bytes, also where that is less
+// than fetch_max_bytes.
+func TestFrameLimitBelowFetchSize(t *testing.T) {
+	r := newRig(t, 4)
+	r.maxFrame = 8 << 10
+	r.src.mu.Lock()
+	r.src.onFetch = func(q *kmsg.FetchRequest) {
+		if q.MaxBytes > 7<<10 || q.Topics[0].Partitions[0].PartitionMaxBytes > 7<<10 {
+			t.Errorf("asks for %d bytes", q.MaxBytes)
+		}
+	}
+	r.src.mu.Unlock()
+	r.write(0, rawBatch{base: 0, n: 2})
+	r.start()
+	r.reached(0, 2)
+}
+
+// Partitions that break their source broker's connection whenever they are
+// asked for are found; the others go on, and they too once it is over.
+func TestIsolatesBreakingPartitions(t *testing.T) {
+	const parts = 20
+	bad := map[int32]bool{3: true, 17: true}
+	r := newRig(t, parts)
+	for p := range int32(parts) {
+		r.write(p, rawBatch{base: 0, n: 2})
+	}
+	var mu sync.Mutex
+	on, both := true, 0
+	r.src.mu.Lock()
+	r.src.breakFetch = func(q *kmsg.FetchRequest) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		n, all := 0, 0
+		for _, tp := range q.Topics {
+			for _, p := range tp.Partitions {
+				all++
+				if bad[p.Partition] {
+					n++
+				}
+			}
+		}
+		if n > 0 && all > 1 {
+			both++
+		}
+		return on && n > 0
+	}
+	r.src.mu.Unlock()
+	r.start()
+	for p := range int32(parts) {
+		if !bad[p] {
+			r.reached(p, 2)
+		}
+	}
+	mu.Lock()
+	was := both
+	mu.Unlock()
+	for i := range int64(10) {
+		r.write(0, rawBatch{base: 2 + i, n: 1})
+		r.reached(0, 3+i)
+	}
+	mu.Lock()
+	require.Equal(t, was, both, "the bad ones are asked alone")
+	require.LessOrEqual(t, was, 2+2*6, "found by halves")
+	on = false
+	mu.Unlock()
+	for p := range int32(parts) {
+		r.reached(p, 2)
+		r.same(p)
+	}
+}
+
+// One garbled answer is asked for again.
+func TestOneGarbledAnswer(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 2}, rawBatch{base: 2, n: 2})
+	n := 0
+	garbled := []func(b []byte) []byte{
+		func([]byte) []byte { return make([]byte, 200) },                                       // magic 0, offset 0
+		func(b []byte) []byte { b = append([]byte(nil), b...); b[16] = 1; b[3] = 9; return b }, // magic 1 elsewhere
+		func(b []byte) []byte { return b[:70] },
+	}
+	r.src.mu.Lock()
+	r.src.garble = func(_ int32, b []byte) []byte {
+		if n++; n <= len(garbled) && len(b) > 0 {
+			return garbled[n-1](b)
+		}
+		return b
+	}
+	r.src.mu.Unlock()
+	r.start()
+	r.reached(0, 4)
+	r.same(0)
+	require.Zero(t, r.store.Partition("t", 0).Record.Retries)
+	for _, x := range r.store.written() {
+		require.Empty(t, x.Error)
+	}
+}
+
+// The same garbage again and again is the log's: FAILED for good.
+func TestGarbageStays(t *testing.T) {
+	for name, magic := range map[string]byte{"format v0 or v1": 1, "magic 9": 9} {
+		r := newRig(t, 1)
+		r.write(0, rawBatch{base: 0, n: 2})
+		r.src.mu.Lock()
+		asked := 0
+		r.src.garble = func(_ int32, b []byte) []byte {
+			asked++
+			b = append([]byte(nil), b...)
+			b[16] = magic
+			return b
+		}
+		r.src.mu.Unlock()
+		r.start()
+		text := r.failedWith(0, name)
+		require.False(t, strings.Contains(text, "answer 1 of"), text)
+		require.EqualValues(t, -1, r.store.Partition("t", 0).Record.Retries)
+		r.src.mu.Lock()
+		require.Equal(t, badAnswers, asked)
+		r.src.mu.Unlock()
+		r.stop()
+	}
+}
