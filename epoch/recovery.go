@@ -76,7 +76,11 @@ type Recovered struct {
 	VEnd     int64  // virtual end
 	Position int64  // >= VEnd
 	ChainEnd int64  // where the next batch's hole counts from while the generation stays
-	LivePEnd int64  // where live batches end physically, -1 when none is left
+	// LastChainEnd is the last live batch's own, for the next checkpoint (Gen, P,
+	// ChainEnd speak of one batch). It is ChainEnd unless the open generation has
+	// no batch yet.
+	LastChainEnd int64
+	LivePEnd     int64 // where live batches end physically, -1 when none is left
 	// LastEpoch is for the next fetch: the chain's newest below Position, -1
 	// from an empty log.
 	LastEpoch int32
@@ -292,11 +296,15 @@ func (r *Recovery) Result() Recovered {
 			o.VEnd = s.VStart
 		}
 	}
+	o.LastChainEnd = o.ChainEnd
 	if open := len(r.l.Spans) - 1; o.Basis == BasisSpan || o.Basis == BasisLog && o.Last.Span != open || o.Basis == BasisCheckpoint && cpSpan != open {
 		o.ChainEnd = r.l.Spans[open].VStart // the open generation has no batch yet
 	}
 	if r.l.Open().Kind == Native {
 		o.ChainEnd = o.VEnd
+	}
+	if o.Basis == BasisSpan || o.Basis == BasisLog && r.l.Spans[o.Last.Span].Kind == Native {
+		o.LastChainEnd = o.VEnd
 	}
 	o.LastEpoch = r.l.Chain.Truncate(o.Position).Newest()
 	return r.verdict(o)

@@ -182,6 +182,10 @@ func (p *Partition) runJob() func(context.Context) error {
 	switch {
 	case p.todo.inspect != nil:
 		return p.inspect
+	case p.rec.State == epoch.StateEpochFencing: // the raise is in the ledger, the write behind it failed
+		return func(ctx context.Context) error {
+			return p.put(ctx, func(r *ledger.Record) { r.State = epoch.StateMirroring })
+		}
 	case p.todo.ask != nil && len(p.queue) == 0 && p.inflight == nil:
 		return p.askSource
 	case p.todo.assign && p.inflight == nil:
@@ -194,21 +198,24 @@ func (p *Partition) runJob() func(context.Context) error {
 	return nil
 }
 
-// put writes the ledger record with changes and takes it in.
+// errMoved says that the ledger has a newer record than the one that a change
+// was computed from: nothing was written, compute it again.
+var errMoved = errors.New("the ledger has a newer record of the partition")
+
+// put writes the ledger record with changes and takes it in. If the ledger has
+// a newer one with another log or state, nothing is written (errMoved): the
+// caller's change was computed from the old one.
 func (p *Partition) put(ctx context.Context, change func(*ledger.Record)) error {
 	p.mu.Lock()
+	if p.foreign() {
+		p.mu.Unlock()
+		return p.supersededBy()
+	}
+	moved := p.reload()
 	base := p.rec
 	p.mu.Unlock()
-	// The newest as read back: a write of ours whose outcome was unknown may
-	// be there after all.
-	if s := p.eng.Store.Partition(p.topic, p.partition); s != nil && s.Record != nil && s.Record.StateEpoch > base.StateEpoch {
-		base = s.Record
-	}
-	p.mu.Lock()
-	foreign := p.foreign()
-	p.mu.Unlock()
-	if foreign {
-		return p.supersededBy()
+	if moved {
+		return errMoved
 	}
 	next := base.Next()
 	change(next)
@@ -222,6 +229,16 @@ func (p *Partition) put(ctx context.Context, change func(*ledger.Record)) error 
 	defer p.mu.Unlock()
 	p.rec, p.log, p.tries = next, &next.Log, nil
 	return nil
+}
+
+// putAnyway is put for a change that rests on no log and no state.
+func (p *Partition) putAnyway(ctx context.Context, change func(*ledger.Record)) error {
+	p.mu.Lock()
+	if !p.foreign() {
+		p.reload()
+	}
+	p.mu.Unlock()
+	return p.put(ctx, change)
 }
 
 // assign adds the queue head's epoch to the chain, before anything of it is
@@ -285,7 +302,13 @@ func (p *Partition) raise(ctx context.Context) error {
 	if n == l {
 		return nil
 	}
-	return p.put(ctx, func(r *ledger.Record) { r.Log = *n })
+	err := p.put(ctx, func(r *ledger.Record) { r.Log = *n })
+	if err != nil {
+		p.mu.Lock()
+		p.todo.bump = true
+		p.mu.Unlock()
+	}
+	return err
 }
 
 // advanceStart takes the source's log start into the ledger (retention and
@@ -299,7 +322,13 @@ func (p *Partition) advanceStart(ctx context.Context) error {
 	if n == l {
 		return nil
 	}
-	return p.put(ctx, func(r *ledger.Record) { r.Log = *n })
+	err := p.put(ctx, func(r *ledger.Record) { r.Log = *n })
+	if err != nil {
+		p.mu.Lock()
+		p.todo.advance = max(p.todo.advance, to)
+		p.mu.Unlock()
+	}
+	return err
 }
 
 // failed makes the partition FAILED, in the ledger too.
@@ -335,7 +364,7 @@ func (p *Partition) failed(ctx context.Context) error {
 	p.mu.Unlock()
 	p.met.failures(f.reason)
 	p.slog.Error("FAILED", "reason", f.reason, "err", f.err, "retries", retries)
-	err = p.put(ctx, func(r *ledger.Record) {
+	err = p.putAnyway(ctx, func(r *ledger.Record) {
 		r.State, r.Previous, r.Error, r.Retries = epoch.StateFailed, prev, f.Error(), retries
 	})
 	if err != nil && !errors.Is(err, ledger.ErrFenced) && ctx.Err() == nil {

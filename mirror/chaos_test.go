@@ -3,12 +3,14 @@ package mirror
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
@@ -45,7 +47,9 @@ func randomFaults(t *testing.T, rng *rand.Rand) {
 		if !faults {
 			return 0, false
 		}
-		switch brng.IntN(25) {
+		switch brng.IntN(27) {
+		case 8, 9: // this one batch, this one time
+			return kerr.MessageTooLarge.Code, true
 		case 0: // not answered in time; appended
 			land(b)
 			return kerr.RequestTimedOut.Code, true
@@ -121,10 +125,36 @@ func randomFaults(t *testing.T, rng *rand.Rand) {
 			r.meta()
 		}
 	}
+	// The ledger is slow now and then, fails, or does not tell.
+	lrng := rand.New(rand.NewPCG(rng.Uint64(), 2))
+	var down atomic.Bool
+	down.Store(true)
+	r.store.onPut = func(*ledger.Record) error {
+		if !down.Load() {
+			return nil
+		}
+		switch lrng.IntN(8) {
+		case 0, 1:
+			time.Sleep(time.Duration(lrng.IntN(30)) * time.Millisecond)
+		case 2:
+			return errLedgerDown
+		case 3:
+			return fmt.Errorf("put: %w", ledger.ErrUnknownOutcome)
+		}
+		return nil
+	}
 	write()
 	r.start()
 	for range 40 {
-		switch rng.IntN(8) {
+		switch rng.IntN(9) {
+		case 8: // retention on the source, sometimes past what is mirrored
+			r.src.with("t", 0, func(l *fakeLog) {
+				if n := len(l.batches); n > 1 {
+					l.batches = l.batches[rng.IntN(n/2+1):]
+					l.start = l.batches[0].BaseOffset()
+					l.chain = l.chain.AdvanceStart(l.start)
+				}
+			})
 		case 0, 1, 2:
 			write()
 		case 3:
@@ -157,12 +187,15 @@ func randomFaults(t *testing.T, rng *rand.Rand) {
 		l.lso = off
 	})
 	r.dst.with("t", 0, func(*fakeLog) { faults = false })
+	down.Store(false)
 	// As the manager does, until all is quiet.
 	var stand int
 	eventually(t, "caught up", func() bool {
 		r.meta()
 		s := r.eng.Partition("t", 0).Status()
-		require.False(t, s.Failed, s.Error)
+		if s.Failed {
+			require.Contains(t, s.Error, "the destination refuses a batch")
+		}
 		if s.Position == off && r.eng.Partition("t", 0).running() && r.store.Partition("t", 0).Log.Open().PEpoch == s.DestEpoch {
 			stand++
 		} else {

@@ -92,6 +92,7 @@ type Partition struct {
 	advanced   time.Time // when the source's log start was last taken over
 	goneSince  time.Time // the source's metadata lacks the topic; zero: it does not
 	produceTry int       // refused produces in a row
+	cutOff     cutOff    // a large batch with which connections broke
 	writeWait  time.Time // no produce before
 	setOpen    bool      // walk.open.until waits for a first high watermark
 
@@ -250,7 +251,7 @@ func (p *Partition) publish() {
 	v := max(p.tail.vEnd, min(p.log.Start, p.tail.position))
 	p.live.Publish(ledger.Tail{
 		VEnd: v, Position: max(p.tail.position, v), PEnd: p.tail.p,
-		PEpoch: p.log.Open().PEpoch, EverShown: max(t.EverShown, v),
+		PEpoch: p.log.Open().PEpoch, EverShown: max(t.EverShown, v, p.tail.position), Gen: p.log.Open().Gen,
 	})
 	if p.tail.position >= p.stats.sourceEnd {
 		p.stats.caughtUp = time.Now()

@@ -24,7 +24,9 @@ type item struct {
 	open    bool // a source transaction is open at its end
 	maxTS   int64
 	size    int
-	dropped bool // no longer in the queue: the slow path's result isn't wanted
+	dropped bool  // no longer in the queue: the slow path's result isn't wanted
+	err     error // the slow path's: it fails the partition when all in front of it is written
+	alone   bool  // fills a request by itself
 }
 
 func (it *item) free() {
@@ -41,7 +43,7 @@ func (it *item) free() {
 // tail is the end of what is confirmed on the destination.
 type tail struct {
 	vEnd     int64 // end of the last live batch, the open span's virtual start before any
-	chainEnd int64 // from where the next batch's hole counts
+	chainEnd int64 // its chain end; the next batch's hole counts from it in the same generation
 	p        int64 // physical end of the last live batch
 	position int64 // first source offset not yet mirrored
 	epoch    int32 // of the last source batch seen, skipped ones included; -1: none
@@ -91,6 +93,9 @@ func (p *Partition) dropQueue() {
 	p.token++
 	if it := p.inflight; it == nil {
 		p.walk.position, p.walk.epoch, p.walk.chainEnd = p.tail.position, p.tail.epoch, p.tail.chainEnd
+		if p.tail.gen != p.gen { // of this generation there is no live batch yet
+			p.walk.chainEnd = p.vStart()
+		}
 		p.walk.floor = max(p.tail.vEnd, p.vStart())
 	} else {
 		p.walk.position, p.walk.epoch, p.walk.chainEnd, p.walk.floor = it.next, it.epoch, it.base+it.count, it.vEnd
@@ -149,11 +154,11 @@ func (p *Partition) enqueue(c chunk, buf *kconn.Buffer) error {
 	return nil
 }
 
-// advance lets the position pass what needs no write, as far as it can. mu is
-// held.
+// advance lets the position pass what needs no write, as far as it can: never
+// past a batch that was given up. mu is held.
 func (p *Partition) advance() {
 	moved := false
-	for len(p.queue) > 0 && p.inflight == nil && p.queue[0].batch == nil {
+	for p.todo.err == nil && len(p.queue) > 0 && p.inflight == nil && p.queue[0].batch == nil {
 		it := p.queue[0]
 		if !p.knownEpoch(it) {
 			break
@@ -190,11 +195,12 @@ func (p *Partition) knownEpoch(it *item) bool {
 }
 
 // take gives the writer for broker the next batch, if there is one that may be
-// sent now. mu is not held.
+// sent now: none once the partition is to fail, as what failed may be a batch
+// in front of it. mu is not held.
 func (p *Partition) take(broker int32, room int, now time.Time) (*item, leader, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.phase != phaseRun || p.inflight != nil || p.dst.broker != broker || now.Before(p.writeWait) {
+	if p.phase != phaseRun || p.todo.err != nil || p.inflight != nil || p.dst.broker != broker || now.Before(p.writeWait) {
 		return nil, leader{}, false
 	}
 	p.advance()
@@ -202,6 +208,14 @@ func (p *Partition) take(broker int32, room int, now time.Time) (*item, leader, 
 		return nil, leader{}, false
 	}
 	it := p.queue[0]
+	if it.err != nil {
+		p.setTodoErr(it.err)
+		return nil, leader{}, false
+	}
+	it.alone = p.cutOff.times > 0 && p.cutOff.base == it.base
+	if it.alone && room < roomForOne {
+		return nil, leader{}, false // first of a request, or not in it
+	}
 	if !it.ready || it.size > room || !p.knownEpoch(it) {
 		return nil, leader{}, false
 	}

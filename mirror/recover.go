@@ -3,6 +3,8 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
@@ -105,6 +107,11 @@ func (p *Partition) recover(ctx context.Context) error {
 			return err
 		}
 	}
+	if fresh && (r.hasCut || r.hasRestart) {
+		// What was shown above the cut is no longer the end ever shown.
+		p.live.Retract()
+		cp = nil
+	}
 	if state == epoch.StateULERecovery {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -132,11 +139,26 @@ type memory struct {
 }
 
 // reload takes in the newest ledger record: a write whose outcome was unknown
-// may be there after all. mu is held.
-func (p *Partition) reload() {
-	if s := p.eng.Store.Partition(p.topic, p.partition); s != nil && s.Record != nil && s.Record.StateEpoch > p.rec.StateEpoch {
-		p.rec, p.log = s.Record, s.Log
+// may be there after all, the manager notes what is desired, or another owner
+// has been at work. moved: the log or the state is not what this partition
+// works with; if it runs, it goes into recovery, and whatever was computed
+// from them must not be written. mu is held.
+func (p *Partition) reload() (moved bool) {
+	s := p.eng.Store.Partition(p.topic, p.partition)
+	if s == nil || s.Record == nil || s.Record.StateEpoch <= p.rec.StateEpoch {
+		return false
 	}
+	was := p.rec
+	p.rec, p.log = s.Record, s.Log
+	if was.State == s.Record.State && was.Lineage == s.Record.Lineage && reflect.DeepEqual(&was.Log, s.Log) && slices.Equal(was.Pairs, s.Record.Pairs) {
+		return false
+	}
+	p.pending = nil
+	if p.phase == phaseRun || p.phase == phaseRecover {
+		p.slog.Warn("the ledger's record is not the one that is worked with: the log is read again")
+		p.doubt("ledger", regen{force: true})
+	}
+	return true
 }
 
 // usable is the checkpoint, if it speaks of this log.
@@ -165,9 +187,6 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 	o := p.log.Open()
 	p.everRan = true
 	p.gen, p.tail = o.Gen, t
-	if t.gen != o.Gen {
-		p.tail.chainEnd = o.VStart // no live batch yet: holes count from there
-	}
 	p.recent.dropFrom(t.p)
 	p.expected = max(t.p, o.PStart)
 	if fresh {
@@ -254,10 +273,12 @@ func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *e
 	if err != nil {
 		return nil, tail{}, err
 	}
-	t := tail{vEnd: got.VEnd, chainEnd: got.ChainEnd, p: max(got.LivePEnd, 0), position: got.Position, epoch: got.LastEpoch, open: got.Open, gen: -1}
+	t := tail{vEnd: got.VEnd, chainEnd: got.LastChainEnd, p: max(got.LivePEnd, 0), position: got.Position, epoch: got.LastEpoch, open: got.Open, gen: -1}
 	switch got.Basis {
 	case epoch.BasisLog:
-		t.gen = l.Spans[got.Last.Span].Gen
+		if s := &l.Spans[got.Last.Span]; s.Kind == epoch.Mirrored {
+			t.gen = s.Gen
+		}
 	case epoch.BasisCheckpoint:
 		t.gen, t.p = anchor.Gen, anchor.P
 	default:
@@ -307,11 +328,28 @@ func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *e
 		c.Start = vs
 		n = &c
 	}
-	t.vEnd, t.chainEnd, t.epoch = min(t.vEnd, vs), vs, n.Chain.Newest()
+	if t.vEnd > vs { // live records were cut: the last live batch is another one
+		if t, err = p.lastBelow(ctx, c, n, dst, ph); err != nil {
+			return nil, t, err
+		}
+	}
+	t.epoch = n.Chain.Newest()
 	// Not below the source's log start: a batch that begins below is fetched
 	// at the start (F8).
 	t.position = max(vs, n.Start)
 	return n, t, nil
+}
+
+// lastBelow is the tail of log n, whose open generation has just been opened:
+// the last batch that is live in it.
+func (p *Partition) lastBelow(ctx context.Context, c *kconn.Conn, n *epoch.Log, dst leader, ph physical) (tail, error) {
+	o := n.Open()
+	t := tail{vEnd: o.VStart, chainEnd: o.VStart, p: min(o.PStart, ph.end), gen: -1}
+	found, err := p.walkBack(ctx, c, n, dst, ph)
+	if err == nil && found != nil {
+		t = tail{vEnd: found.V, chainEnd: found.ChainEnd, p: found.P, open: found.Open, gen: found.Gen}
+	}
+	return t, err
 }
 
 // anchor is the newest place below ph.bound known to be the end of a live

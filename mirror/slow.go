@@ -96,7 +96,7 @@ func (p *Partition) reencoded(it *item, out protocol.Batch, err error) {
 		if errors.Is(err, protocol.ErrTooLarge) {
 			advice = "it decompresses to more than Lockstep allows one batch"
 		}
-		p.setTodoErr(failForGood(reasonSourceData, "the source's batch at offset %d can't be re-encoded: %w; %s", it.base, err, advice))
+		it.err = failForGood(reasonSourceData, "the source's batch at offset %d can't be re-encoded: %w; %s", it.base, err, advice)
 		return
 	}
 	p.queued += out.Size() - it.size

@@ -129,6 +129,9 @@ func (w *writer) sleep(ctx context.Context) {
 	}
 }
 
+// roomForOne: the first batch of a request always fits.
+const roomForOne = 1 << 30
+
 // collect takes the next batch of each partition up to a request's size; turn
 // moves the first one, for fairness.
 func (w *writer) collect(list []sent, turn int) []sent {
@@ -139,14 +142,14 @@ func (w *writer) collect(list []sent, turn int) []sent {
 		p := ps[(i+turn)%len(ps)]
 		limit := room
 		if len(list) == 0 {
-			limit = 1 << 30 // one batch always fits
+			limit = roomForOne
 		}
 		it, at, ok := p.take(w.broker, limit, now)
 		if !ok {
 			continue
 		}
 		list = append(list, sent{p, it, at})
-		if room -= it.size; room <= 0 {
+		if room -= it.size; room <= 0 || it.alone {
 			break
 		}
 	}
@@ -269,6 +272,8 @@ func (p *Partition) answer(it *item, a *kmsg.ProduceResponseTopicPartition) (src
 		p.produceTry++
 		return src, true
 	case produceRejected:
+		// What is queued behind it would chain to a batch that is not there.
+		p.dropQueue()
 		p.setTodoErr(rejection(a.ErrorCode, a.ErrorMessage, it.size))
 		return src, false
 	case produceDoubt:
@@ -303,7 +308,7 @@ func (p *Partition) confirm(it *item, base int64) {
 	p.tail = tail{vEnd: it.vEnd, chainEnd: it.base + it.count, p: base + it.count, position: it.next, epoch: it.epoch, open: it.open, gen: p.gen, at: now.UnixMilli()}
 	p.recent.add(p.tail)
 	p.expected = p.tail.p
-	p.produceTry = 0
+	p.produceTry, p.cutOff = 0, cutOff{}
 	p.stats.lastAppend = now
 	p.stats.bytes += int64(it.size)
 	p.stats.records += it.vEnd - it.base
@@ -338,11 +343,40 @@ func (p *Partition) unsent(it *item, sure bool, err error) {
 	p.errOp = err.Error()
 	if !sure {
 		p.markUnsure(p.sentAt)
+		p.brokeOff(it, err)
 	}
 	if p.phase == phaseRun {
 		p.doubt("connection", regen{})
 	}
 	p.settled()
+}
+
+// cutOff counts connections in a row that broke with one batch under way.
+type cutOff struct {
+	base  int64
+	times int
+}
+
+// A broker answers a request above its socket.request.max.bytes by closing the
+// connection: no error code tells. So a batch of more than cutOffSize with
+// which cutOffTimes connections in a row were lost, all but the first time alone
+// in its request, makes the partition FAILED, rather than open a generation for each try for ever.
+const (
+	cutOffSize  = 1 << 20
+	cutOffTimes = 3
+)
+
+// brokeOff: the connection broke with it under way. mu is held.
+func (p *Partition) brokeOff(it *item, err error) {
+	if it.size <= cutOffSize || errors.Is(err, kconn.ErrTimeout) || errors.Is(err, context.Canceled) {
+		return
+	}
+	if p.cutOff.base != it.base || p.cutOff.times == 0 {
+		p.cutOff = cutOff{base: it.base}
+	}
+	if p.cutOff.times++; p.cutOff.times >= cutOffTimes {
+		p.setTodoErr(fail(reasonRejected, "the destination broker closed the connection %d times in a row when the batch of %d bytes at source offset %d was sent: raise socket.request.max.bytes of the destination's brokers well above that size (see the broker's log: \"InvalidReceiveException\"): %w", p.cutOff.times, it.size, it.base, err))
+	}
 }
 
 // disconnected: the connection to the broker is gone. What this owner knows of

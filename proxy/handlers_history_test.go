@@ -357,7 +357,7 @@ func TestFetchShowsExactlyTheLiveRecords(t *testing.T) {
 		case 1:
 			lp.Checkpoint = h.checkpoint()
 		case 2:
-			lp.Live.Publish(ledger.Tail{VEnd: h.vend, Position: h.vend, PEnd: max(h.pend, h.log.Open().PStart), EverShown: h.vend})
+			lp.Live.Publish(ledger.Tail{VEnd: h.vend, Position: h.vend, PEnd: max(h.pend, h.log.Open().PStart), EverShown: h.vend, Gen: h.log.Open().Gen})
 		}
 		seed := rapid.Uint64().Draw(rt, "seed")
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -25,7 +25,7 @@ func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)
 		return
 	}
 	known := endBelow(p, hw)
-	if known.ok && (known.p >= hw || p.Live != nil && p.Live.Tail().Known) {
+	if known.ok && (known.p >= hw || p.Tail().Known) {
 		cb(known.ends(), 0)
 		return
 	}

@@ -51,12 +51,11 @@ type knownEnd struct {
 
 // endBelow is the newest virtual end that this instance knows without asking,
 // of those that lie below the broker's high watermark hw (H14): the owner's
-// tail when the owner is this instance, else the checkpoint.
+// tail when the owner is this instance and the tail is of the log as the view
+// has it, else the checkpoint.
 func endBelow(p *ledger.Partition, hw int64) knownEnd {
-	if p.Live != nil {
-		if t := p.Live.Tail(); t.Known && t.PEnd <= hw {
-			return knownEnd{v: t.VEnd, p: t.PEnd, position: max(t.Position, t.VEnd), shown: max(t.EverShown, t.VEnd), ok: true}
-		}
+	if t := p.Tail(); t.Known && t.PEnd <= hw {
+		return knownEnd{v: t.VEnd, p: t.PEnd, position: max(t.Position, t.VEnd), shown: max(t.EverShown, t.VEnd), ok: true}
 	}
 	if cp := checkpointOf(p); cp != nil && cp.P <= hw {
 		return knownEnd{v: cp.V, p: cp.P, position: max(cp.Position, cp.V), shown: max(cp.EndShown, cp.V), ok: true}

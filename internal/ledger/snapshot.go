@@ -38,6 +38,19 @@ type Partition struct {
 	Live         *Live
 }
 
+// Tail is what the owner published, if it is of the log as it is in this
+// snapshot: after a cut, or another owner's generation, the tail known before
+// may hold what is dead now. Known is false when there is none.
+func (p *Partition) Tail() Tail {
+	if p.Live == nil || p.Log == nil || p.Log.Open() == nil {
+		return Tail{}
+	}
+	if o, t := p.Log.Open(), p.Live.Tail(); o.Kind == epoch.Mirrored && o.Gen == t.Gen {
+		return t
+	}
+	return Tail{}
+}
+
 // slot is the place of one partition; it outlives its snapshots.
 type slot struct {
 	topic     string
