@@ -354,8 +354,16 @@ func (p *Partition) failed(ctx context.Context) error {
 	if p.produced() {
 		retries = 1
 	}
-	if f.permanent {
+	switch {
+	case f.permanent:
 		retries = -1
+	case f.outside():
+		// It recovers by itself when the right is given or the broker is back,
+		// however long that takes: never out of tries, but soon at the longest wait.
+		p.outside = min(p.outside+1, 30)
+		retries = min(retries, p.eng.Tuning.RetryAttempts-1)
+	default:
+		p.outside = 0
 	}
 	prev := p.rec.State
 	if prev == epoch.StateFailed {
@@ -384,7 +392,9 @@ func (p *Partition) failed(ctx context.Context) error {
 // held.
 func (p *Partition) produced() bool {
 	was := p.stats.progressed
-	p.stats.progressed = false
+	if p.stats.progressed = false; was {
+		p.outside = 0
+	}
 	return was
 }
 
@@ -392,7 +402,7 @@ func (p *Partition) produced() bool {
 // it was (F13).
 func (p *Partition) retry(ctx context.Context) error {
 	p.mu.Lock()
-	n := max(p.rec.Retries, 1)
+	n := max(p.rec.Retries, p.outside, 1)
 	prev := p.rec.Previous
 	if p.retryAt.IsZero() {
 		p.retryAt = time.Now().Add(backoff(n-1, p.eng.Tuning.RetryMin, p.eng.Tuning.RetryMax))

@@ -43,6 +43,20 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
+// outside tells failures that have nothing to do with the data: rights and
+// connections. They have no limit of tries.
+func (f *failure) outside() bool {
+	if f.permanent {
+		return false
+	}
+	switch f.reason {
+	case reasonAuth, reasonSourceLedger:
+		return true
+	}
+	var ke *kerr.Error
+	return !errors.As(f.err, &ke) && kconn.IsConnection(f.err)
+}
+
 func fail(reason, format string, a ...any) error {
 	return &failure{reason: reason, err: fmt.Errorf(format, a...)}
 }

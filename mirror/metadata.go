@@ -7,11 +7,14 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
@@ -102,6 +105,22 @@ func (p *poller) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// answerWait is how long a cluster may take to answer a first, small question.
+const answerWait = 10 * time.Second
+
+// brokers asks a cluster for its brokers and its id. One that takes connections
+// and never answers is called by its name, soon.
+func brokers(ctx context.Context, cl *kgo.Client) (kadm.Metadata, error) {
+	tctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	m, err := kadm.NewClient(cl).BrokerMetadata(tctx)
+	if err != nil && ctx.Err() == nil && tctx.Err() != nil {
+		seeds, _ := cl.OptValue(kgo.SeedBrokers).([]string)
+		err = fmt.Errorf("%w: no answer from %s within %v: %w", kconn.ErrTimeout, strings.Join(seeds, ", "), answerWait, err)
+	}
+	return m, err
 }
 
 // cluster asks for the metadata of topics. A topic that the cluster doesn't

@@ -80,10 +80,13 @@ func (m *Manager) self() string {
 // learnCluster asks for the destination's cluster id until it is known.
 func (m *Manager) learnCluster(ctx context.Context) error {
 	for ctx.Err() == nil {
-		meta, err := m.admin.BrokerMetadata(ctx)
+		meta, err := brokers(ctx, m.client)
 		if err == nil && meta.Cluster != "" {
 			m.cluster.Store(&meta.Cluster)
 			return nil
+		}
+		if err != nil && ctx.Err() == nil {
+			m.log.Warn("the destination can't be asked for its cluster id", "err", err, "cause", errorCode(err))
 		}
 		pause(ctx, time.Second)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
@@ -81,8 +82,11 @@ func (s *source) syncs(ctx context.Context) error {
 		switch {
 		case err != nil && ctx.Err() == nil:
 			s.m.metrics.syncFailed(s.o.Name)
+			if cause := kconn.Name(err); cause != "other" {
+				s.engine.Metrics.dials.WithLabelValues(s.o.Name, "source", cause).Inc()
+			}
 			s.m.metrics.sourceUp(s.o.Name, false)
-			s.log.Warn("sync of topics failed", "err", err, "in", retry)
+			s.log.Warn("sync of topics failed", "err", err, "cause", errorCode(err), "in", retry)
 			again = time.After(retry)
 			retry = min(2*retry, s.o.Refresh)
 		default:
@@ -123,7 +127,7 @@ func (s *source) pending() bool {
 func (s *source) sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	meta, err := s.admin.src.BrokerMetadata(ctx)
+	meta, err := brokers(ctx, s.client)
 	if err != nil {
 		return fmt.Errorf("reach the source: %w", err)
 	}

@@ -148,12 +148,19 @@ func (a *app) onlyOne(address string) error {
 	return nil
 }
 
+// ensureWait is how long the destination may take to answer before the log says
+// that it does not.
+const ensureWait = 10 * time.Second
+
 // ensureLedger makes the ledger's topic; a destination that can't be reached
 // yet is waited for, and the log says so.
 func (a *app) ensureLedger(ctx context.Context) error {
 	for {
-		try, cancel := context.WithTimeout(ctx, 15*time.Second)
+		try, cancel := context.WithTimeout(ctx, ensureWait)
 		err := ledger.EnsureTopic(try, a.adm, a.rf)
+		if err != nil && try.Err() != nil {
+			err = fmt.Errorf("no answer from the destination within %v: %w", ensureWait, err)
+		}
 		cancel()
 		var wrong *ledger.TopicError
 		if err == nil || ctx.Err() != nil {

@@ -32,8 +32,16 @@ var (
 	ErrNotSent = errors.New("request not sent")
 )
 
-// Name is a short word for err's cause: log field and metric label.
+// Name is a short word for err's cause: log field and metric label. It also
+// knows the errors of other clients' connections.
 func Name(err error) string {
+	if n := name(err); n != "other" {
+		return n
+	}
+	return name(classify(err))
+}
+
+func name(err error) string {
 	for _, c := range []struct {
 		err  error
 		name string
@@ -56,6 +64,17 @@ func Name(err error) string {
 		}
 	}
 	return "other"
+}
+
+// IsConnection tells errors of the connection from answers: unreachable, closed,
+// refused, not let in.
+func IsConnection(err error) bool {
+	for _, e := range []error{ErrRefused, ErrUnreachable, ErrTimeout, ErrClosed, ErrTLSMismatch, ErrCertificate, ErrCredentials, ErrMechanism} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // classify wraps a network error with the sentinel that names it.
