@@ -265,6 +265,9 @@ func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseT
 	var foreign []error
 	for _, rec := range fp.Records {
 		c, err := readEntry(rp.Partition, rec.Key, rec.Value, rec.Offset)
+		if err != nil && rec.Value == nil {
+			continue // a tombstone in the wrong place, as stock tools put it: of nothing
+		}
 		if err != nil {
 			r.v.log.Error("ledger: foreign record", "ledgerPartition", rp.Partition, "offset", rec.Offset, "err", err)
 			foreign = append(foreign, fmt.Errorf("at %s-%d offset %d: %w", Topic, rp.Partition, rec.Offset, err))
