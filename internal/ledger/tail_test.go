@@ -1,0 +1,29 @@
+package ledger
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+)
+
+// What the owner published is of no use once the ledger has a newer generation
+// (after a cut, or another owner's), or is ahead of the snapshot.
+func TestTailIsOfTheOpenGeneration(t *testing.T) {
+	first, err := (&epoch.Log{}).Restart(0, 0, 0, 1)
+	require.NoError(t, err)
+	next, err := first.CutLive(3, 9, 0, 2)
+	require.NoError(t, err)
+	stopped, err := first.OpenNative(5, 10, 0, 1)
+	require.NoError(t, err)
+	p := &Partition{Log: first}
+	require.False(t, p.Tail().Known, "not this instance's")
+	p.Live = newLive()
+	require.False(t, p.Tail().Known)
+	p.Live.Publish(Tail{VEnd: 5, Gen: 1})
+	require.EqualValues(t, 5, p.Tail().VEnd)
+	for _, l := range []*epoch.Log{next, stopped, {}, nil} {
+		require.False(t, (&Partition{Log: l, Live: p.Live}).Tail().Known)
+	}
+}
