@@ -169,7 +169,11 @@ func TestUncleanElectionOff(t *testing.T) {
 
 	l.Verb(ctx, nil, "set", "--mirror", "dc1", "--topic", uleTopic, "--unclean-leader-election", "true")
 	l.Verb(ctx, nil, "recover", "--topic", uleTopic)
-	l.WaitCaughtUp(ctx, uleTopic, 1)
+	// Until the cut the old branch is shown, which is longer.
+	require.Eventually(t, func() bool {
+		end, err := oracle.ListOffset(ctx, l.Bootstrap(), uleTopic, 0, oracle.ReadUncommitted, oracle.Latest)
+		return err == nil && end.Offset == 8
+	}, time.Minute, 50*time.Millisecond)
 	require.Len(t, l.CompareRaw(ctx, uleTopic, 0), 8)
 	l.WaitState(ctx, uleTopic, 1, "MIRRORING")
 }
