@@ -193,6 +193,15 @@ func TestCheckpointAfterCut(t *testing.T) {
 	s.mirrors(src)
 	eventually(t, "mirrored", func() bool { return s.eng.Partition("t", 0).Status().Position == 20 })
 	src.phys.with("t", 0, func(l *fakeLog) { l.truncate(15); l.epoch++ })
+	s.meta()
+	eventually(t, "cut", func() bool {
+		p := s.eng.Partition("t", 0)
+		return p.Status().Position == 15 && p.running() && s.rec().State == epoch.StateMirroring
+	})
+	cps := s.eng.Checkpoints()
+	require.Len(t, cps, 1)
+	require.Equal(t, []int64{15, 15, 15, 15}, []int64{cps[0].P, cps[0].V, cps[0].ChainEnd, cps[0].EndShown})
+	require.Equal(t, s.part().Log.Spans[0].Gen, cps[0].Gen)
 	src.write(1)
 	s.meta()
 	eventually(t, "cut", func() bool {
@@ -200,7 +209,7 @@ func TestCheckpointAfterCut(t *testing.T) {
 		return p.Status().Position == 16 && p.running() && s.rec().State == epoch.StateMirroring
 	})
 	require.Equal(t, src.content(), s.content())
-	cps := s.eng.Checkpoints()
+	cps = s.eng.Checkpoints()
 	require.Len(t, cps, 1)
 	require.EqualValues(t, 16, cps[0].EndShown)
 	require.Equal(t, s.part().Log.Open().Gen, cps[0].Gen)
@@ -246,15 +255,21 @@ func TestUnknownLedgerWriteLanded(t *testing.T) {
 	r.start()
 	r.reached(0, 3)
 	var done atomic.Bool
+	p := r.eng.Partition("t", 0)
 	r.store.hook(func(*ledger.Record) error {
-		if done.CompareAndSwap(false, true) {
+		if done.CompareAndSwap(false, true) { // the start; an epoch waits behind it
+			r.write(0, rawBatch{base: 3, n: 1, epoch: 6})
+			eventually(t, "epoch", func() bool {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return p.todo.assign
+			})
 			return fmt.Errorf("put: %w", ledger.ErrUnknownOutcome)
 		}
 		return nil
 	})
 	r.src.with("t", 0, func(l *fakeLog) { l.start, l.batches = 2, l.batches[2:] })
 	eventually(t, "landed", func() bool { return r.store.Partition("t", 0).Log.Start == 2 })
-	r.write(0, rawBatch{base: 3, n: 1, epoch: 6})
 	r.reached(0, 4)
 	r.same(0)
 	start := int64(0)
