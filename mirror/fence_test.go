@@ -162,7 +162,7 @@ func TestM20ForeignRecordStopsOwner(t *testing.T) {
 	require.NoError(t, r.store.Put(t.Context(), n))
 	r.src.with("t", 0, func(l *fakeLog) { l.append(rawBatch{base: 1, n: 1, epoch: 3}.bytes()); l.epoch = 3 })
 	r.eng.Poke() // as Manager.notice does at every change
-	require.Equal(t, "t", <-r.fenced)
+	eventually(t, "fenced", func() bool { return len(r.fenced) == 1 })
 	require.EqualValues(t, 2, r.store.Partition("t", 0).Log.LastGen)
 	require.EqualValues(t, 500, r.store.Partition("t", 0).Log.Bump)
 	require.Equal(t, n.StateEpoch, r.store.Partition("t", 0).Record.StateEpoch)
