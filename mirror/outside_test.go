@@ -43,7 +43,11 @@ func TestAuthorizationRecoversByItself(t *testing.T) {
 }
 
 func TestOutsideFailures(t *testing.T) {
-	is := func(err error) bool { return err.(*failure).outside() }
+	is := func(err error) bool {
+		var f *failure
+		require.ErrorAs(t, err, &f)
+		return f.outside()
+	}
 	require.True(t, is(fail(reasonAuth, "%w", kerr.TopicAuthorizationFailed)))
 	require.True(t, is(fail(reasonDestination, "read: %w", kconn.ErrRefused)))
 	require.True(t, is(fail(reasonSourceLedger, "unreadable")))

@@ -68,9 +68,9 @@ func startManaged(t *testing.T, src, dst *kfake.Cluster, topics ...string) *mana
 		}
 		done = true
 		cancel()
-		<-ended
+		<-ended //nolint:errcheck // cancelled
 		endView()
-		<-seen
+		<-seen //nolint:errcheck // cancelled
 		x.writer.Close()
 	}
 	t.Cleanup(x.end)

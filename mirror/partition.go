@@ -89,7 +89,7 @@ type Partition struct {
 	sourceTry  int       // failed fetches in a row
 	badTries   int       // answers in a row that could not be mirrored, all for badText
 	badText    string
-	outside    int // failures in a row for reasons outside of the data (failure.outside)
+	outside    int       // failures in a row for reasons outside of the data (failure.outside)
 	advanced   time.Time // when the source's log start was last taken over
 	goneSince  time.Time // the source's metadata lacks the topic; zero: it does not
 	produceTry int       // refused produces in a row

@@ -83,13 +83,13 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 		return a.view.Run(life)
 	})
 	back.Go(func() error {
-		if a.view.WaitReady(life) != nil {
-			return nil
+		if a.waitView(life) {
+			if err := a.onlyOne(c.Admin.Address); err != nil {
+				return err
+			}
+			return a.registrar.Run(life)
 		}
-		if err := a.onlyOne(c.Admin.Address); err != nil {
-			return err
-		}
-		return a.registrar.Run(life)
+		return nil
 	})
 	back.Go(func() error { a.compareConfigs(life); return nil })
 	if o.Reload != nil {
@@ -99,8 +99,8 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 	front.Go(func() error { return a.proxy.Run(frontCtx) })
 	if a.mirror != nil {
 		front.Go(func() error {
-			if a.view.WaitReady(frontCtx) != nil || a.onlyOne(c.Admin.Address) != nil {
-				return nil // the other goroutine says why
+			if !a.waitView(frontCtx) || a.taken(c.Admin.Address) {
+				return nil // the registrar's goroutine says why
 			}
 			err := a.mirror.Run(frontCtx)
 			if err != nil {
@@ -135,6 +135,11 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 	a.log.Info("ended")
 	return nil
 }
+
+// waitView is false when ctx ended before the first full read of the ledger.
+func (a *app) waitView(ctx context.Context) bool { return a.view.WaitReady(ctx) == nil }
+
+func (a *app) taken(address string) bool { return a.onlyOne(address) != nil }
 
 // onlyOne refuses to take over the group membership of a live instance with
 // the same id at another admin address: the two would fence one another for

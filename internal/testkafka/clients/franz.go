@@ -99,7 +99,7 @@ func franzPoll(ctx context.Context, cl *kgo.Client, r Read) (res Result, last []
 	}
 	for {
 		pctx, cancel := context.WithCancel(ctx)
-		full := len(res.Recs) >= want && !(r.Follow && r.Max == 0)
+		full := len(res.Recs) >= want && (!r.Follow || r.Max != 0)
 		if full {
 			cancel()
 			if r.Max > 0 {
