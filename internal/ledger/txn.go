@@ -104,6 +104,27 @@ func (w *Writer) addPartition(ctx context.Context, n int32, p *producer) error {
 	})
 }
 
+// abort ends the transaction that may be open, if it is ours.
+func (w *Writer) abort(ctx context.Context, n int32, p *producer) error {
+	err := w.retry(ctx, func() error {
+		req := kmsg.NewPtrEndTxnRequest()
+		req.TransactionalID = txnID(n)
+		req.ProducerID, req.ProducerEpoch = p.id, p.epoch
+		resp, err := req.RequestWith(ctx, w.cl)
+		if err != nil {
+			return err
+		}
+		if err := kerr.ErrorForCode(resp.ErrorCode); !errors.Is(err, kerr.InvalidTxnState) { // none is open
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("ledger partition %d: end what is open: %w", n, err)
+	}
+	return nil
+}
+
 // commit ends the transaction. From the first try whose answer is lost or
 // unclear on, the commit may have been stored, whatever a later try is
 // answered: so nothing below this may try again unseen (the client's own

@@ -140,7 +140,11 @@ func (w *Writer) Renew(ctx context.Context, n int32) error {
 	if err := p.refused(n); p.fenced || p.id < 0 {
 		return err
 	}
-	err = w.begin(ctx, n, p, p.id, p.epoch)
+	// What was left open is ended first: else the coordinator ends it by raising
+	// the epoch, and takes us for fenced.
+	if err = w.abort(ctx, n, p); err == nil {
+		err = w.begin(ctx, n, p, p.id, p.epoch)
+	}
 	if errors.Is(err, kerr.InvalidProducerIDMapping) || errors.Is(err, ErrFenced) {
 		p.fenced = true
 		return errors.Join(ErrFenced, err)
