@@ -354,6 +354,7 @@ func TestSourceRetentionPassed(t *testing.T) {
 	r.start()
 	r.reached(0, 5)
 	r.stop()
+	before := r.store.Partition("t", 0).Record.Lineage
 	r.src.with("t", 0, func(l *fakeLog) {
 		l.batches = nil
 		l.start = 20
@@ -367,6 +368,9 @@ func TestSourceRetentionPassed(t *testing.T) {
 	l := r.store.Partition("t", 0).Log
 	require.Equal(t, int64(20), l.Start)
 	require.Equal(t, epoch.Chain{{Epoch: 5, Start: 20}}, l.Chain)
+	// H7: an emptied log is another history.
+	require.NotEqual(t, before, r.store.Partition("t", 0).Record.Lineage)
+	require.Empty(t, r.store.Partition("t", 0).Record.Pairs)
 }
 
 // An unclean election on the source that would cut live records.

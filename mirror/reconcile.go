@@ -219,9 +219,16 @@ func (s *source) record(ctx context.Context, k partKey, t *topicSync) error {
 	if t.taken[k.partition] {
 		lineage = ""
 	}
+	// A command of before (the topic was started anew) has been obeyed: it must
+	// not stop the new mirror at once.
 	cmd := s.m.opts.View.Command(k.topic, k.partition)
+	var seq int64
+	if cmd != nil && cmd.Desired != epoch.StateMirroring {
+		seq = cmd.Seq
+	}
 	return s.m.owned.Put(ctx, &ledger.Record{
-		Mirror: s.o.Name, Topic: k.topic, Partition: k.partition,
+		CommandSeq: seq,
+		Mirror:     s.o.Name, Topic: k.topic, Partition: k.partition,
 		State: epoch.StateLogAlignment, Desired: epoch.StateMirroring, StateEpoch: 1,
 		Lineage: lineage, DiscardLocal: cmd != nil && cmd.DiscardLocal,
 		SourceTopicID: ledger.ID(t.source.ID), SourceCluster: id, Path: []string{id},

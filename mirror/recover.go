@@ -101,6 +101,11 @@ func (p *Partition) recover(ctx context.Context) error {
 			if fresh {
 				lowered(rec, l, next)
 			}
+			if fresh && r.hasRestart {
+				// An emptied log is another history: no pair of before, here or
+				// at the other side, may count for it (H7).
+				rec.Lineage, rec.Past, rec.Pairs = newLineage(), nil, nil
+			}
 			rec.State, rec.Error = state, ""
 		})
 		if err != nil {
