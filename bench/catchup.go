@@ -127,10 +127,10 @@ func (b *bench) lockstep(ctx context.Context, n int, dest *testkafka.Cluster) er
 	path := filepath.Join(b.dir, fmt.Sprintf("lockstep-%d.yaml", n))
 	text := fmt.Sprintf(`listeners: [{address: "127.0.0.1:%d", broker_ports: "%d-%d"}]
 destination: {bootstrap: [%q]}
-mirrors: [{name: bench, source: {bootstrap: [%q]}, topics: {include: [%s]}}]
+mirrors: [{name: bench, source: {bootstrap: [%q]}, topics: {include: [%s]}, acks: %s}]
 admin: {address: "127.0.0.1:%d"}
 log: {level: warn}
-`, ports.First, ports.First+2, ports.First+7, dest.Seeds()[0], b.source.Seeds()[0], topic, ports.First+1)
+`, ports.First, ports.First+2, ports.First+7, dest.Seeds()[0], b.source.Seeds()[0], topic, b.s.acks, ports.First+1)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ type settings struct {
 	recordSize int
 	partitions int
 	rounds     int
+	acks       string
 	out        string
 	profile    string
 }
@@ -31,6 +32,7 @@ func main() {
 	flag.IntVar(&s.recordSize, "record", 1024, "bytes of a record's value")
 	flag.IntVar(&s.partitions, "partitions", 4, "partitions of the topic")
 	flag.IntVar(&s.rounds, "rounds", 3, "rounds")
+	flag.StringVar(&s.acks, "acks", "all", "how Lockstep writes: all or leader (M21)")
 	flag.StringVar(&s.out, "json", "", "file for the figures as JSON")
 	flag.StringVar(&s.profile, "cpuprofile", "", "file for a CPU profile of Lockstep in the last round")
 	flag.Parse()
