@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -65,6 +66,7 @@ func TestIsolatesBreakingPartitions(t *testing.T) {
 	}
 	var mu sync.Mutex
 	on, both := true, 0
+	alone := map[int32]bool{} // bad ones asked alone since one was last asked with others
 	r.src.mu.Lock()
 	r.src.breakFetch = func(q *kmsg.FetchRequest) bool {
 		mu.Lock()
@@ -75,11 +77,13 @@ func TestIsolatesBreakingPartitions(t *testing.T) {
 				all++
 				if bad[p.Partition] {
 					n++
+					alone[p.Partition] = true
 				}
 			}
 		}
 		if n > 0 && all > 1 {
 			both++
+			clear(alone)
 		}
 		return on && n > 0
 	}
@@ -90,18 +94,23 @@ func TestIsolatesBreakingPartitions(t *testing.T) {
 			r.reached(p, 2)
 		}
 	}
-	mu.Lock()
-	was := both
-	mu.Unlock()
+	var was int
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		was = both
+		return len(alone) == len(bad)
+	}, 20*time.Second, time.Millisecond, "found")
 	for i := range int64(10) {
 		r.write(0, rawBatch{base: 2 + i, n: 1})
 		r.reached(0, 3+i)
 	}
 	mu.Lock()
-	require.Equal(t, was, both, "the bad ones are asked alone")
-	require.LessOrEqual(t, was, 2+2*6, "found by halves")
+	after := both
 	on = false
 	mu.Unlock()
+	require.Equal(t, was, after, "the bad ones are asked alone")
+	require.LessOrEqual(t, was, 2+2*6, "found by halves")
 	for p := range int32(parts) {
 		r.reached(p, 2)
 		r.same(p)
