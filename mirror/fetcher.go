@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -17,54 +16,17 @@ import (
 )
 
 // fetcher reads from one source broker for all partitions led there.
-type fetcher struct {
-	eng    *Engine
-	broker int32
-	addr   string
-	wake   wakeChan
-
-	mu      sync.Mutex
-	parts   []*Partition
-	retired bool
-	cancel  context.CancelFunc
-}
+type fetcher struct{ brokerLoop }
 
 func newFetcher(e *Engine, broker int32, addr string) *fetcher {
-	return &fetcher{eng: e, broker: broker, addr: addr, wake: make(wakeChan, 1)}
-}
-
-func (f *fetcher) setParts(ps []*Partition) {
-	f.mu.Lock()
-	f.parts = ps
-	f.mu.Unlock()
-	f.wake.wake()
-}
-
-func (f *fetcher) partitions() []*Partition {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.parts
-}
-
-// retire ends the fetcher; its goroutine is waited for by Engine.Run.
-func (f *fetcher) retire() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.retired, f.parts = true, nil
-	if f.cancel != nil {
-		f.cancel()
-	}
+	f := &fetcher{}
+	f.init(e, broker, addr)
+	return f
 }
 
 func (f *fetcher) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := f.begin(ctx)
 	defer cancel()
-	f.mu.Lock()
-	f.cancel = cancel
-	if f.retired {
-		cancel()
-	}
-	f.mu.Unlock()
 	var conn *kconn.Conn
 	defer func() {
 		if conn != nil {

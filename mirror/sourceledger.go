@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -173,21 +174,9 @@ func (s *source) anyBroker(ctx context.Context) (string, error) {
 
 // ledgerTopics reads a ledger once, to its end.
 func ledgerTopics(ctx context.Context, client []kgo.Opt, log *slog.Logger) (map[string]bool, error) {
-	v := ledger.NewView(ledger.ViewOptions{Client: client, Logger: log})
-	vctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- v.Run(vctx) }()
-	err := v.WaitReady(vctx)
-	topics := map[string]bool{}
-	for t := range v.Topics() {
-		topics[t] = true
-	}
-	cancel()
-	if e := <-done; err == nil {
-		err = e
-	}
+	v, err := ledger.ReadOnce(ctx, ledger.ViewOptions{Client: client, Logger: log})
 	if err != nil {
 		return nil, fmt.Errorf("the source has a ledger (%s) that can't be read, so it can't be told which of its topics are mirrors: %w", ledger.Topic, err)
 	}
-	return topics, nil
+	return maps.Clone(v.Topics()), nil
 }

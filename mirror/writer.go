@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -15,43 +14,12 @@ import (
 
 // writer produces to one destination broker for all partitions led there that
 // are of its lane: one request at a time, one batch for each partition in it.
-type writer struct {
-	eng    *Engine
-	broker int32
-	addr   string
-	wake   wakeChan
-
-	mu      sync.Mutex
-	parts   []*Partition
-	retired bool
-	cancel  context.CancelFunc
-}
+type writer struct{ brokerLoop }
 
 func newWriter(e *Engine, broker int32, addr string) *writer {
-	return &writer{eng: e, broker: broker, addr: addr, wake: make(wakeChan, 1)}
-}
-
-func (w *writer) setParts(ps []*Partition) {
-	w.mu.Lock()
-	w.parts = ps
-	w.mu.Unlock()
-	w.wake.wake()
-}
-
-func (w *writer) partitions() []*Partition {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.parts
-}
-
-// retire ends the writer; its goroutine is waited for by Engine.Run.
-func (w *writer) retire() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.retired, w.parts = true, nil
-	if w.cancel != nil {
-		w.cancel()
-	}
+	w := &writer{}
+	w.init(e, broker, addr)
+	return w
 }
 
 // idleLimit is how long a connection may lie unused before it is replaced
@@ -67,14 +35,8 @@ type sent struct {
 }
 
 func (w *writer) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := w.begin(ctx)
 	defer cancel()
-	w.mu.Lock()
-	w.cancel = cancel
-	if w.retired {
-		cancel()
-	}
-	w.mu.Unlock()
 	var (
 		conn *kconn.Conn
 		used time.Time

@@ -109,20 +109,11 @@ func (d *divergedFlags) each(ctx context.Context, f func(p *ledger.Partition, s 
 
 // readLedger reads the ledger once, to its end.
 func readLedger(ctx context.Context, opts []kgo.Opt) ([]*ledger.Partition, error) {
-	v := ledger.NewView(ledger.ViewOptions{Client: opts, Logger: slog.New(slog.DiscardHandler)})
-	vctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- v.Run(vctx) }()
-	err := v.WaitReady(vctx)
-	all := v.All()
-	cancel()
-	if e := <-done; err == nil && e != nil && !errors.Is(e, context.Canceled) {
-		err = e
-	}
+	v, err := ledger.ReadOnce(ctx, ledger.ViewOptions{Client: opts, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, fmt.Errorf("read the destination's ledger: %w", err)
 	}
-	return all, nil
+	return v.All(), nil
 }
 
 func divergedListCommand() *cobra.Command {

@@ -99,7 +99,7 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 	front.Go(func() error { return a.proxy.Run(frontCtx) })
 	if a.mirror != nil {
 		front.Go(func() error {
-			if !a.waitView(frontCtx) || a.taken(c.Admin.Address) {
+			if !a.waitView(frontCtx) || a.onlyOne(c.Admin.Address) != nil {
 				return nil // the registrar's goroutine says why
 			}
 			err := a.mirror.Run(frontCtx)
@@ -138,8 +138,6 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 
 // waitView is false when ctx ended before the first full read of the ledger.
 func (a *app) waitView(ctx context.Context) bool { return a.view.WaitReady(ctx) == nil }
-
-func (a *app) taken(address string) bool { return a.onlyOne(address) != nil }
 
 // onlyOne refuses to take over the group membership of a live instance with
 // the same id at another admin address: the two would fence one another for

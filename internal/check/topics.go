@@ -176,20 +176,12 @@ func (k *checker) inLedger(ctx context.Context, m *config.Mirror, dst *side, fou
 
 // mirrorsInLedger reads the ledger once: topic to mirror name.
 func mirrorsInLedger(ctx context.Context, opts []kgo.Opt) (map[string]string, error) {
-	v := ledger.NewView(ledger.ViewOptions{Client: opts, Logger: slog.New(slog.DiscardHandler)})
-	vctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- v.Run(vctx) }()
-	err := v.WaitReady(vctx)
+	v, err := ledger.ReadOnce(ctx, ledger.ViewOptions{Client: opts, Logger: slog.New(slog.DiscardHandler)})
 	out := map[string]string{}
 	for _, p := range v.All() {
 		if p.Record != nil {
 			out[p.Topic] = p.Record.Mirror
 		}
-	}
-	cancel()
-	if e := <-done; err == nil {
-		err = e
 	}
 	return out, err
 }

@@ -69,6 +69,25 @@ func NewView(o ViewOptions) *View {
 	return v
 }
 
+// ReadOnce reads the ledger once, to its end, and gives back the view as it was
+// then: it follows nothing any more.
+func ReadOnce(ctx context.Context, o ViewOptions) (*View, error) {
+	v := NewView(o)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		defer cancel() // a topic that is no ledger ends the wait, too
+		done <- v.Run(ctx)
+	}()
+	err := v.WaitReady(ctx)
+	cancel()
+	if e := <-done; e != nil {
+		err = e
+	}
+	return v, err
+}
+
 // WaitReady waits for the first full read. Before it, absence means nothing.
 func (v *View) WaitReady(ctx context.Context) error {
 	select {

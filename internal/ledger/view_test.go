@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"encoding/binary"
 	"log/slog"
 	"testing"
@@ -210,4 +211,16 @@ func TestLastBatch(t *testing.T) {
 	end, epoch = lastBatch(b[:60])
 	require.EqualValues(t, -1, end)
 	require.EqualValues(t, -1, epoch)
+}
+
+// A topic that is no ledger is an error at once, not a wait for the end of ctx.
+func TestReadOnceOfWrongTopic(t *testing.T) {
+	c := clusterAt(t, "") // embedded: the topic is made by hand
+	require.NoError(t, c.fake.CreateTopic(Topic, 3, nil))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := ReadOnce(ctx, ViewOptions{Client: c.opts()})
+	var wrong *TopicError
+	require.ErrorAs(t, err, &wrong)
+	require.NoError(t, ctx.Err())
 }
