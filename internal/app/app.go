@@ -99,8 +99,11 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 	front.Go(func() error { return a.proxy.Run(frontCtx) })
 	if a.mirror != nil {
 		front.Go(func() error {
-			if !a.waitView(frontCtx) || a.onlyOne(c.Admin.Address) != nil {
-				return nil // the registrar's goroutine says why
+			if !a.waitView(frontCtx) {
+				return nil
+			}
+			if err := a.onlyOne(c.Admin.Address); err != nil {
+				return err
 			}
 			err := a.mirror.Run(frontCtx)
 			if err != nil {
