@@ -35,6 +35,11 @@ const pairSession = 2 * time.Second
 
 func startManaged(t *testing.T, src, dst *kfake.Cluster, topics ...string) *managed {
 	t.Helper()
+	return startManagedWith(t, src, dst, func(*MirrorOptions) {}, topics...)
+}
+
+func startManagedWith(t *testing.T, src, dst *kfake.Cluster, change func(*MirrorOptions), topics ...string) *managed {
+	t.Helper()
 	x := &managed{}
 	opts := func(c *kfake.Cluster) []kgo.Opt {
 		return []kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...), kgo.MetadataMinAge(10 * time.Millisecond), kgo.Dialer(x.valve.dial)}
@@ -47,13 +52,15 @@ func startManaged(t *testing.T, src, dst *kfake.Cluster, topics ...string) *mana
 	require.NoError(t, err)
 	filter, err := NewTopicFilter(topics, nil)
 	require.NoError(t, err)
+	mo := MirrorOptions{
+		Name: "m", Source: Access{Client: opts(src), Dialer: dialer()}, Filter: filter, Refresh: time.Second,
+		Tuning: Tuning{RetryMin: 50 * time.Millisecond, RetryMax: time.Second, BumpStep: 1, FetchWaitMax: 50 * time.Millisecond},
+	}
+	change(&mo)
 	x.m, err = New(Options{
 		Destination: Access{Client: opts(dst), Dialer: dialer()}, View: x.view, Writer: x.writer,
 		MemoryLimit: 1 << 20, SessionTimeout: pairSession, Logger: log,
-		Mirrors: []MirrorOptions{{
-			Name: "m", Source: Access{Client: opts(src), Dialer: dialer()}, Filter: filter, Refresh: time.Second,
-			Tuning: Tuning{RetryMin: 50 * time.Millisecond, RetryMax: time.Second, BumpStep: 1, FetchWaitMax: 50 * time.Millisecond},
-		}},
+		Mirrors: []MirrorOptions{mo},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

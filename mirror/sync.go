@@ -33,6 +33,7 @@ type source struct {
 	mu     sync.Mutex
 	id     string                // cluster id of the source
 	topics map[string]*topicSync // matching topics of the newest sync
+	left   map[string]string     // those that are included and left out all the same, with the reason
 	rules  []uncleanRule
 	bare   map[string]bool // topics that the source itself mirrors, read past its proxy
 	err    error           // of the newest sync as a whole
@@ -55,7 +56,7 @@ func (s *source) run(ctx context.Context) error {
 	g.Go(func() error {
 		for ctx.Err() == nil {
 			var again <-chan time.Time
-			if err := s.reconcile(ctx); err != nil && ctx.Err() == nil {
+			if err := errors.Join(s.stopExcluded(ctx), s.reconcile(ctx)); err != nil && ctx.Err() == nil {
 				s.log.Warn("partitions could not be started", "err", err)
 				again = time.After(s.o.RetryMin)
 			}
@@ -131,12 +132,13 @@ func (s *source) sync(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reach the source: %w", err)
 	}
-	found, err := s.admin.sourceTopics(ctx)
+	found, left, err := s.admin.sourceTopics(ctx)
 	if err != nil {
 		return err
 	}
 	if s.deleted() {
 		clear(found)
+		clear(left)
 	}
 	s.mu.Lock()
 	if s.id != "" && s.id != meta.Cluster {
@@ -185,8 +187,13 @@ func (s *source) sync(ctx context.Context) error {
 			next[name] = &gone
 		}
 	}
+	for name, t := range old {
+		if next[name] == nil && t.err != nil {
+			s.m.metrics.topicFailed(s.o.Name, name, "", false)
+		}
+	}
 	s.mu.Lock()
-	s.topics = next
+	s.topics, s.left = next, left
 	s.mu.Unlock()
 	s.findLoops()
 	s.poll.refresh()
@@ -306,11 +313,7 @@ func (s *source) report(name string, old, now *topicSync) {
 	if old != nil {
 		before = old.err
 	}
-	var te *topicError
-	reason := "sync"
-	if errors.As(now.err, &te) {
-		reason = te.reason
-	}
+	reason := topicReason(now.err)
 	switch {
 	case now.err != nil && (before == nil || before.Error() != now.err.Error()):
 		s.log.Error("topic can't be mirrored", "topic", name, "reason", reason, "err", now.err)

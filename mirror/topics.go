@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"sort"
 	"time"
 
@@ -13,42 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
-
-// TopicFilter selects topics by RE2 expressions that match a whole name;
-// exclude wins (KIP-1279: topics.include, topics.exclude).
-type TopicFilter struct{ include, exclude []*regexp.Regexp }
-
-// NewTopicFilter compiles the expressions.
-func NewTopicFilter(include, exclude []string) (*TopicFilter, error) {
-	f := &TopicFilter{}
-	for _, l := range []struct {
-		from []string
-		to   *[]*regexp.Regexp
-	}{{include, &f.include}, {exclude, &f.exclude}} {
-		for _, x := range l.from {
-			re, err := regexp.Compile(`\A(?:` + x + `)\z`)
-			if err != nil {
-				return nil, fmt.Errorf("topic expression %q: %w", x, err)
-			}
-			*l.to = append(*l.to, re)
-		}
-	}
-	return f, nil
-}
-
-// Match says whether a topic is mirrored.
-func (f *TopicFilter) Match(topic string) bool {
-	return matches(f.include, topic) && !matches(f.exclude, topic)
-}
-
-func matches(res []*regexp.Regexp, s string) bool {
-	for _, re := range res {
-		if re.MatchString(s) {
-			return true
-		}
-	}
-	return false
-}
 
 // topicError fails a topic as a whole, before any of its partitions has a
 // ledger record: it is reported and tried again at the next sync, and clients
@@ -73,20 +36,23 @@ type topicAdmin struct {
 	minLag   time.Duration
 }
 
-// sourceTopics lists the matching topics of the source. Topics that the source
-// marks internal are left out.
-func (a *topicAdmin) sourceTopics(ctx context.Context) (map[string]kadm.TopicDetail, error) {
+// sourceTopics lists the selected topics of the source, and those that are
+// included and left out all the same, with the reason.
+func (a *topicAdmin) sourceTopics(ctx context.Context) (_ map[string]kadm.TopicDetail, left map[string]string, _ error) {
 	all, err := a.src.ListTopics(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list the source's topics: %w", err)
+		return nil, nil, fmt.Errorf("list the source's topics: %w", err)
 	}
-	out := map[string]kadm.TopicDetail{}
+	out, left := map[string]kadm.TopicDetail{}, map[string]string{}
 	for name, t := range all {
-		if !t.IsInternal && a.filter.Match(name) {
+		switch ok, why := a.filter.Select(name, t.IsInternal); {
+		case ok:
 			out[name] = t
+		case why != "":
+			left[name] = why
 		}
 	}
-	return out, nil
+	return out, left, nil
 }
 
 // configs describes topics of one side; a topic that is missing or may not be

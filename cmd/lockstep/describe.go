@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -18,7 +19,7 @@ func describeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe",
 		Short: "Describe mirrored partitions: offsets, lag, state, epochs, what they wait for",
-		Long: `Describe mirrored partitions. Without --topic or --regex: all.
+		Long: `Describe mirrored partitions, and topics that are not mirrored, with the reason. Without --topic or --regex: all.
 
 Source offsets, lag and the source's epoch are known to the instance that mirrors a partition; asked elsewhere they are -.
 LME and LMO are the last mirrored leader epoch and offset of the pair with the source, from the newest stop. The column
@@ -43,20 +44,54 @@ epochs is source / destination / shown to clients.
 			}
 			var got struct {
 				Partitions []control.Partition `json:"partitions"`
+				Topics     []control.Topic     `json:"topics"` // not mirrored, and why
+				LeftOut    int                 `json:"left_out,omitempty"`
 			}
-			if err := c.Get(cmd.Context(), "/v1/partitions", q, &got); err != nil {
+			if err := c.Get(cmd.Context(), "/v1/topics", q, &got); err != nil {
+				return err
+			}
+			err = c.Get(cmd.Context(), "/v1/partitions", q, &got)
+			var ce *control.Error
+			if errors.As(err, &ce) && ce.Kind == control.NotFound && len(got.Topics) > 0 {
+				got.Partitions, err = []control.Partition{}, nil // what there is to say of it stands in topics
+			}
+			if err != nil {
 				return err
 			}
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), got)
 			}
-			return printPartitions(cmd, got.Partitions)
+			if len(got.Partitions) > 0 || len(got.Topics) == 0 {
+				if err := printPartitions(cmd, got.Partitions); err != nil {
+					return err
+				}
+			}
+			return printTopics(cmd, got.Topics, got.LeftOut)
 		},
 	}
 	to.flags(cmd)
 	sel.flags(cmd, false)
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// printTopics prints the topics that are not mirrored, nothing if there is none.
+func printTopics(cmd *cobra.Command, ts []control.Topic, left int) error {
+	if len(ts) == 0 {
+		return nil
+	}
+	rows := make([]table.Row, 0, len(ts))
+	for _, t := range ts {
+		rows = append(rows, table.Row{t.Mirror, t.Topic, t.State, t.Reason, t.Text})
+	}
+	if err := printTable(cmd.OutOrStdout(), table.Row{"mirror", "topic not mirrored", "state", "reason", "why"}, rows, 5); err != nil {
+		return err
+	}
+	if left > 0 {
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%d more are not listed.\n", left)
+		return err
+	}
+	return nil
 }
 
 func printPartitions(cmd *cobra.Command, ps []control.Partition) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -17,7 +18,7 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show the running instances, the mirrors, and partitions that need attention",
 		Long: `Show the registered instances, the mirrors, and the partitions that are FAILED, that wait for an instance, or that
-are not where they are wanted.
+are not where they are wanted; and topics that can't be mirrored.
 
 ` + exitCodes,
 		Args: cobra.NoArgs,
@@ -30,7 +31,12 @@ are not where they are wanted.
 				Instances  []control.Instance     `json:"instances"`
 				Mirrors    []control.MirrorStatus `json:"mirrors"`
 				Partitions []control.Partition    `json:"partitions"` // those that need attention
+				Topics     []control.Topic        `json:"topics"`     // that failed as a whole
 			}
+			if err := c.Get(cmd.Context(), "/v1/topics", nil, &got); err != nil {
+				return err
+			}
+			got.Topics = slices.DeleteFunc(got.Topics, func(t control.Topic) bool { return t.State == "EXCLUDED" })
 			if err := c.Get(cmd.Context(), "/v1/instances", nil, &got); err != nil {
 				return err
 			}
@@ -56,6 +62,9 @@ are not where they are wanted.
 				return err
 			}
 			if err := printMirrors(cmd, got.Mirrors); err != nil {
+				return err
+			}
+			if err := printTopics(cmd, got.Topics, 0); err != nil {
 				return err
 			}
 			if len(got.Partitions) == 0 {

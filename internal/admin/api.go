@@ -14,7 +14,7 @@ import (
 // maxBody bounds a request's body.
 const maxBody = 1 << 20
 
-// API is the routes of /v1/mirrors, /v1/partitions, /v1/instances,
+// API is the routes of /v1/mirrors, /v1/partitions, /v1/topics, /v1/instances,
 // /v1/commands and /v1/settings. Errors are JSON: {error, remedy, kind,
 // partitions}.
 func API(s *control.Service) map[string]http.HandlerFunc {
@@ -24,15 +24,22 @@ func API(s *control.Service) map[string]http.HandlerFunc {
 			answer(w, map[string]any{"mirrors": m}, err)
 		},
 		"GET /v1/partitions": func(w http.ResponseWriter, r *http.Request) {
-			q := r.URL.Query()
-			for k := range q {
-				if k != "mirror" && k != "topic" && k != "regex" {
-					answer(w, nil, badRequest("unknown parameter "+k, "parameters are mirror, topic (repeated) and regex"))
-					return
-				}
+			sel, err := selected(r)
+			if err != nil {
+				answer(w, nil, err)
+				return
 			}
-			p, err := s.Partitions(r.Context(), control.Selection{Mirror: q.Get("mirror"), Topics: q["topic"], Regex: q.Get("regex")})
+			p, err := s.Partitions(r.Context(), sel)
 			answer(w, map[string]any{"partitions": p}, err)
+		},
+		"GET /v1/topics": func(w http.ResponseWriter, r *http.Request) {
+			sel, err := selected(r)
+			if err != nil {
+				answer(w, nil, err)
+				return
+			}
+			t, left, err := s.Topics(sel)
+			answer(w, map[string]any{"topics": t, "left_out": left}, err)
 		},
 		"GET /v1/instances": func(w http.ResponseWriter, _ *http.Request) {
 			answer(w, map[string]any{"instances": s.Instances()}, nil)
@@ -56,6 +63,17 @@ func API(s *control.Service) map[string]http.HandlerFunc {
 			answer(w, res, err)
 		},
 	}
+}
+
+// selected is what a query's parameters select.
+func selected(r *http.Request) (control.Selection, error) {
+	q := r.URL.Query()
+	for k := range q {
+		if k != "mirror" && k != "topic" && k != "regex" {
+			return control.Selection{}, badRequest("unknown parameter "+k, "parameters are mirror, topic (repeated) and regex")
+		}
+	}
+	return control.Selection{Mirror: q.Get("mirror"), Topics: q["topic"], Regex: q.Get("regex")}, nil
 }
 
 func badRequest(text, remedy string) error {

@@ -333,12 +333,24 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 
 // newControl answers for operators.
 func newControl(c *config.Config, a *app) *control.Service {
-	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount}
+	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics}
 	for i := range c.Mirrors {
 		m := &c.Mirrors[i]
 		o.Mirrors = append(o.Mirrors, control.Mirror{Name: m.Name, Source: strings.Join(m.Source.Bootstrap, ","), Fingerprint: m.Fingerprint()})
 	}
 	return control.New(o)
+}
+
+// topics are those that are not mirrored, as the mirrors of this instance know.
+func (a *app) topics() (rows []control.Topic, left int) {
+	if a.mirror == nil {
+		return nil, 0
+	}
+	all, left := a.mirror.Topics()
+	for _, t := range all {
+		rows = append(rows, control.Topic(t))
+	}
+	return rows, left
 }
 
 // ends are the high watermarks of destination topics; what can't be found out

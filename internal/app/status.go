@@ -58,11 +58,14 @@ func (a *app) status() any {
 		}
 		rows = append(rows, r)
 	}
+	topics, left := a.topics()
 	return map[string]any{
-		"ledger_read_at": a.view.FreshAt().UTC().Format(time.RFC3339Nano),
-		"partitions":     rows,
-		"broken_entries": len(a.view.Broken()),
-		"instance":       a.id,
-		"instances":      a.control.Instances(),
+		"topics":          topics, // not mirrored, and why
+		"topics_left_out": left,
+		"ledger_read_at":  a.view.FreshAt().UTC().Format(time.RFC3339Nano),
+		"partitions":      rows,
+		"broken_entries":  len(a.view.Broken()),
+		"instance":        a.id,
+		"instances":       a.control.Instances(),
 	}
 }

@@ -31,7 +31,7 @@ func (k *checker) topics(ctx context.Context, m *config.Mirror, src, dst *side) 
 	var names []string
 	partitions, bad := 0, 0
 	for name, t := range all {
-		if t.IsInternal || !filter.Match(name) {
+		if ok, _ := filter.Select(name, t.IsInternal); !ok {
 			continue
 		}
 		names = append(names, name)

@@ -211,6 +211,9 @@ func TestRefusals(t *testing.T) {
 	}
 	_, err := s.do(Request{Verb: Delete, Selection: Selection{Mirror: "dc1"}})
 	require.Equal(t, Refused, kind(t, err))
+	var with *Error
+	require.True(t, errors.As(err, &with))
+	require.Equal(t, []string{"a-0 MIRRORING", "c-0 PAUSED"}, with.Partitions, "TD-05")
 	for _, topic := range []string{"a", "b", "c"} {
 		require.Nil(t, s.view.Partition(topic, 0).Command)
 	}

@@ -29,7 +29,10 @@ type Options struct {
 	// PartitionCount is how many partitions a destination topic has, for topics
 	// that the ledger does not know yet. nil: not known.
 	PartitionCount func(ctx context.Context, topic string) (int32, error)
-	Now            func() time.Time // nil: time.Now
+	// Topics are the topics that are not mirrored, and why, as this instance
+	// knows them, and how many more there are. nil: not known.
+	Topics func() (rows []Topic, left int)
+	Now    func() time.Time // nil: time.Now
 }
 
 // Mirror is a mirror that the configuration declares.
@@ -52,6 +55,9 @@ func New(o Options) *Service {
 	}
 	if o.Ends == nil {
 		o.Ends = func(context.Context, []string) map[string]map[int32]int64 { return nil }
+	}
+	if o.Topics == nil {
+		o.Topics = func() ([]Topic, int) { return nil, 0 }
 	}
 	return &Service{o: o}
 }

@@ -134,7 +134,7 @@ func (s *Service) find(sel Selection, change bool, unknown func(topic string) ([
 			out, seen[t] = append(out, ps...), len(ps) > 0
 		}
 		if !seen[t] {
-			return nil, &Error{Kind: NotFound, Text: fmt.Sprintf("topic %s is not mirrored%s", t, by(sel.Mirror)), Remedy: "a topic becomes one when topics.include of a mirror in the configuration matches it; `lockstep describe` shows those that are"}
+			return nil, s.notMirrored(t, sel.Mirror)
 		}
 	}
 	if len(out) == 0 && change {

@@ -1,0 +1,148 @@
+package mirror
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// LP-03: what is left out has a reason; what only looks internal is mirrored.
+func TestTopicFilterReasons(t *testing.T) {
+	f, err := NewTopicFilter([]string{".*", "__group_state", `__share\.state`}, []string{"__c.*", "x"})
+	require.NoError(t, err)
+	for name, want := range map[string]struct {
+		internal, ok bool
+		why          string
+	}{
+		"orders.internal":    {false, true, ""},
+		"orders-internal":    {false, true, ""},
+		"x":                  {false, false, `"x" of topics.exclude`},
+		"xx":                 {false, true, ""},
+		"__consumer_offsets": {true, false, `"__c.*" of topics.exclude`},
+		"__transaction_log":  {true, false, "name it exactly"},
+		"__group_state":      {true, true, ""},
+		"__share.state":      {true, true, ""},
+		"__share_state":      {true, false, "name it exactly"},
+		ledger.Topic:         {false, false, "Lockstep itself"},
+	} {
+		ok, why := f.Select(name, want.internal)
+		require.Equal(t, want.ok, ok, name)
+		require.Contains(t, why, want.why, name)
+		require.Equal(t, want.ok, why == "", name)
+	}
+	f, err = NewTopicFilter([]string{"orders"}, []string{"__.*"})
+	require.NoError(t, err)
+	ok, why := f.Select("__consumer_offsets", true)
+	require.False(t, ok)
+	require.Empty(t, why, "nobody asked for it")
+	require.False(t, f.Match("orders2"))
+	_, err = NewTopicFilter(nil, []string{"("})
+	require.ErrorContains(t, err, "topic expression")
+}
+
+func (x *managed) state(topic string, p int32) ledger.State {
+	if e := x.view.Partition(topic, p); e != nil && e.Record != nil {
+		return e.Record.State
+	}
+	return ""
+}
+
+// PA-03: the one topic that the destination refuses is named with the broker's
+// words, and the others are created and mirrored.
+func TestPA03OneTopicRefused(t *testing.T) {
+	const n = 12
+	var topics []string
+	for i := range n {
+		topics = append(topics, fmt.Sprintf("t%02d", i))
+	}
+	src, dst := fakeCluster(t, kfake.SeedTopics(2, topics...)), fakeCluster(t)
+	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, dst)), 0))
+	dst.ControlKey(int16(kmsg.CreateTopics), func(q kmsg.Request) (kmsg.Response, error, bool) {
+		dst.KeepControl()
+		req := q.(*kmsg.CreateTopicsRequest)
+		if len(req.Topics) != 1 || req.Topics[0].Topic != "t07" {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.CreateTopicsResponse)
+		rt := kmsg.NewCreateTopicsResponseTopic()
+		rt.Topic, rt.ErrorCode, rt.ErrorMessage = "t07", kerr.PolicyViolation.Code, kmsg.StringPtr("no topics called t07 here")
+		resp.Topics = append(resp.Topics, rt)
+		resp.SetVersion(req.GetVersion())
+		return resp, nil, true
+	})
+	x := startManaged(t, src, dst, "t.*")
+	eventually(t, "the others are mirrored", func() bool {
+		return !slices.ContainsFunc(topics, func(name string) bool {
+			return name != "t07" && (x.state(name, 0) != epoch.StateMirroring || x.state(name, 1) != epoch.StateMirroring)
+		})
+	})
+	var rows []TopicStatus
+	eventually(t, "the refused one is named", func() bool { rows, _ = x.m.Topics(); return len(rows) == 1 })
+	require.Equal(t, TopicStatus{Mirror: "m", Topic: "t07", State: TopicFailed, Reason: "create_topic", Text: rows[0].Text}, rows[0])
+	require.Contains(t, rows[0].Text, "no topics called t07 here")
+	ts, err := kadm.NewClient(fakeClient(t, dst)).ListTopics(t.Context(), topics...)
+	require.NoError(t, err)
+	for _, name := range topics {
+		require.Equal(t, name == "t07", ts[name].Err != nil, name)
+	}
+}
+
+// A topic that topics.exclude matches from a restart on is stopped like by an
+// operator, and stays so when it is included again; one that is only not
+// included any more keeps its state, and is listed.
+func TestExcludedIsStopped(t *testing.T) {
+	src, dst := fakeCluster(t, kfake.SeedTopics(2, "t", "u", "w")), fakeCluster(t)
+	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, dst)), 0))
+	cl := fakeClient(t, src)
+	write := func() {
+		for _, topic := range []string{"t", "u", "w"} {
+			require.NoError(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr())
+		}
+	}
+	write()
+	x := startManaged(t, src, dst, "t", "u", "w")
+	all := func(x *managed, st ledger.State, topics ...string) func() bool {
+		return func() bool {
+			for _, name := range topics {
+				if x.state(name, 0) != st || x.state(name, 1) != st {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	eventually(t, "mirrored", all(x, epoch.StateMirroring, "t", "u", "w"))
+	x.end()
+
+	x = startManagedWith(t, src, dst, func(o *MirrorOptions) {
+		var err error
+		o.Filter, err = NewTopicFilter([]string{"t", "u"}, []string{"t"})
+		require.NoError(t, err)
+	})
+	eventually(t, "stopped", all(x, epoch.StateStopped, "t"))
+	require.Equal(t, "stop by topics.exclude", x.view.Partition("t", 0).Command.By)
+	require.Equal(t, epoch.Native, x.view.Partition("t", 0).Log.Open().Kind)
+	var rows []TopicStatus
+	eventually(t, "listed", func() bool { rows, _ = x.m.Topics(); return len(rows) == 2 })
+	require.Equal(t, []string{"w", TopicUnselected, "t", TopicExcluded}, []string{rows[0].Topic, rows[0].State, rows[1].Topic, rows[1].State})
+	require.True(t, all(x, epoch.StateMirroring, "u", "w")())
+	x.end()
+
+	x = startManaged(t, src, dst, "t", "u", "w")
+	write()
+	eventually(t, "the others go on", func() bool {
+		u, w := x.view.Partition("u", 0), x.view.Partition("w", 0)
+		return u != nil && w != nil && u.Live.Tail().VEnd == 2 && w.Live.Tail().VEnd == 2
+	})
+	require.True(t, all(x, epoch.StateStopped, "t")(), "only an operator starts it again")
+}
