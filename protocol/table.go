@@ -132,7 +132,7 @@ var table = [...]API{
 	{14, "SyncGroup", 0, 5, 4, 0, ""},
 	{15, "DescribeGroups", 0, 6, 5, 0, ""},
 	{16, "ListGroups", 0, 5, 3, 0, ""},
-	{17, "SaslHandshake", 1, 1, never, 0, "not v0: bare SASL tokens without a header follow it, whose end can't be told from a request's"},
+	{17, "SaslHandshake", 0, 1, never, 0, "bare tokens without a header follow v0: passed by mechanism (proxy/sasl.go)"},
 	{18, "ApiVersions", 0, 4, 3, TouchHandled, "answer cut down to this table. v5 (KIP-1242) not advertised: it carries cluster and node id"},
 	{19, "CreateTopics", 0, 7, 5, 0, ""},
 	{20, "DeleteTopics", 0, 6, 4, TouchHandled | TouchRefused, "refused on mirror topics unless STOPPED"},

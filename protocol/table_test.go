@@ -95,10 +95,6 @@ func TestAdvertised(t *testing.T) {
 	}
 	fetch, _ := LookupAPI(KeyFetch)
 	require.EqualValues(t, 4, fetch.Min)
-	// SaslHandshake v0: what follows it has no header, nothing could be told apart.
-	shown, err := IntersectApiVersions([]byte{0, 0, 0, 0, 0, 1, 0, 17, 0, 0, 0, 1}, 0, ApiVersionsOptions{})
-	require.NoError(t, err)
-	require.Equal(t, []byte{0, 0, 0, 0, 0, 1, 0, 17, 0, 1, 0, 1}, shown)
 }
 
 func TestHeadersOfEveryVersion(t *testing.T) {

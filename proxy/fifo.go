@@ -8,6 +8,7 @@ const (
 	respTail                    // streams, but for the broker addresses at its end
 	respRewrite                 // buffered, rewritten
 	respAsk                     // answers a request of an exchange
+	respToken                   // a bare SASL token: streams, has no correlation id
 )
 
 // awaited is a request that was sent to the broker and will be answered.

@@ -43,6 +43,8 @@ const (
 	reqStream verdict = iota
 	reqBuffer         // a handler wants to see it
 	reqLocal          // ApiVersions of a version we don't know: answered here
+	reqSASL           // SaslHandshake v0: looked into, passed on
+	reqToken          // a bare SASL token
 )
 
 // consume takes client bytes until the end of b or until blocked at the start
@@ -51,7 +53,9 @@ const (
 func (s *session) consume(b []byte) int {
 	r := &s.req
 	i, run := 0, 0 // b[run:i] is to be passed on
-	for i < len(b) && !s.closed {
+	again := false // what was missing in carry is there: it may be all of the frame
+	for (i < len(b) || again) && !s.closed {
+		again = false
 		switch {
 		case r.left > 0:
 			n := min(r.left, len(b)-i)
@@ -93,12 +97,17 @@ func (s *session) consume(b []byte) int {
 			s.l.hold(n)
 			i += n
 			run = i
+			again = len(r.carry) == need
 			continue
 		}
 		s.requests++
 		total := protocol.FrameSizeLen + head.size
-		if head.verdict == reqStream {
-			s.awaitAnswer(head)
+		if head.verdict == reqStream || head.verdict == reqToken {
+			if head.verdict == reqToken {
+				s.tokenBegun(head)
+			} else {
+				s.awaitAnswer(head)
+			}
 			r.left = total
 			if n := len(r.carry); n > 0 {
 				s.passOn(r.carry)
@@ -149,9 +158,17 @@ func (s *session) awaitAnswer(h requestHead) {
 // errUnknownAPI: a request that ApiVersions didn't offer.
 var errUnknownAPI = errors.New("request was not offered in ApiVersions")
 
+// maxHandshake is the largest SaslHandshake v0: a client id and a mechanism.
+const maxHandshake = 66 << 10
+
 // inspect reads the start of a frame (with its size). need > 0: more bytes are
 // needed, so many from the frame's start.
 func (s *session) inspect(b []byte) (need int, h requestHead, err error) {
+	if s.sasl != nil {
+		if need, h, token, err := s.inspectToken(b); token {
+			return need, h, err
+		}
+	}
 	size, ok, err := protocol.ReadFrameSize(b, minRequest, s.p.limits.MaxFrameBytes)
 	if err != nil {
 		return 0, h, err
@@ -178,6 +195,13 @@ func (s *session) inspect(b []byte) (need int, h requestHead, err error) {
 		return 0, h, nil
 	case h.version < api.Min || h.version > api.Max:
 		return 0, h, fmt.Errorf("%w: %s version %d, offered are %d to %d", errUnknownAPI, api.Name, h.version, api.Min, api.Max)
+	}
+	if h.key == protocol.KeySaslHandshake && h.version == 0 {
+		if size > maxHandshake {
+			return 0, h, fmt.Errorf("%w: SaslHandshake with %d bytes", protocol.ErrFrameTooLarge, size)
+		}
+		h.verdict = reqSASL
+		return 0, h, nil
 	}
 	if s.p.handler.takes(protocol.RequestHeader{Key: h.key, Version: h.version, CorrelationID: h.corr}) {
 		h.verdict = reqBuffer
@@ -216,6 +240,16 @@ func (s *session) frameComplete(h requestHead, frame []byte) {
 		s.l.hold(-len(frame))
 		s.l.putFrame(frame)
 		s.badFrame(err)
+		return
+	}
+	if h.verdict == reqSASL {
+		if err := s.rawHandshake(frame, hdr); err != nil {
+			s.l.hold(-len(frame))
+			s.l.putFrame(frame)
+			s.rejectRequest(err)
+			return
+		}
+		(&xchg{s: s, hdr: hdr, frame: frame}).Forward()
 		return
 	}
 	x := &xchg{s: s, hdr: hdr, frame: frame, local: h.verdict == reqLocal}

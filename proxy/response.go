@@ -35,6 +35,10 @@ func (p *Proxy) answerKind(key, version int16) respKind {
 	case protocol.KeyApiVersions, protocol.KeyMetadata, protocol.KeyFindCoordinator, protocol.KeyDescribeCluster,
 		protocol.KeyDescribeTopicPartitions, protocol.KeyShareAcknowledge, protocol.KeyDescribeProducers, protocol.KeyDescribeShareOffsets:
 		return respRewrite
+	case protocol.KeySaslHandshake:
+		if version == 0 { // bare tokens follow, unless it is refused
+			return respRewrite
+		}
 	case protocol.KeyProduce:
 		if version >= 10 { // node endpoints, leader epochs
 			return respRewrite
@@ -89,18 +93,39 @@ func (s *session) consumeAnswers(b []byte) {
 			}
 			continue
 		}
+		if s.emptyToken {
+			n := copy(r.head[r.headN:protocol.FrameSizeLen], b[i:])
+			if r.headN == 0 {
+				s.deliver(b[run:i])
+			}
+			r.headN += n
+			i += n
+			run = i
+			if r.headN < protocol.FrameSizeLen {
+				continue
+			}
+			s.emptyToken = false
+			if binary.BigEndian.Uint32(r.head[:]) == 0 {
+				s.deliver(r.head[:protocol.FrameSizeLen])
+				r.headN = 0
+			}
+			continue // else it is the start of an answer
+		}
 		if s.fifo.len() == 0 {
 			s.deliver(b[run:i])
 			s.close(ReasonProtocolError, fmt.Errorf("the broker sent %d bytes that answer no request", len(b)-i))
 			return
 		}
 		a := s.fifo.head()
-		if a.key == protocol.KeyFetch && a.kind != respAsk && r.headN == 0 && a.topics != s.p.topicsVersion() {
+		if a.key == protocol.KeyFetch && a.kind != respAsk && r.headN <= protocol.FrameSizeLen && a.topics != s.p.topicsVersion() {
 			a.kind = respRewrite
 		}
 		need := 8
-		if a.kind == respTail { // always flexible: the count of header tags, too
+		switch a.kind {
+		case respTail: // always flexible: the count of header tags, too
 			need = 9
+		case respToken:
+			need = protocol.FrameSizeLen
 		}
 		head := b[i:]
 		if r.headN > 0 || len(head) < need {
@@ -126,13 +151,16 @@ func (s *session) consumeAnswers(b []byte) {
 		if kind == respTail && head[8] != 0 {
 			kind = respRewrite // header tags, which no broker sends yet: take the slow way
 		}
-		if kind != respStream && kind != respTail && int(size) > s.p.limits.MaxFrameBytes {
+		if kind != respStream && kind != respTail && kind != respToken && int(size) > s.p.limits.MaxFrameBytes {
 			s.deliver(b[run:i])
 			s.close(ReasonFrameTooLarge, fmt.Errorf("answer to key %d has %d bytes, limit %d (limits.max_frame_bytes)", a.key, size, s.p.limits.MaxFrameBytes))
 			return
 		}
 		switch kind {
-		case respStream, respTail:
+		case respStream, respTail, respToken:
+			if kind == respToken {
+				s.tokenAnswered(int(size))
+			}
 			r.left = protocol.FrameSizeLen + int(size)
 			if r.headN > 0 {
 				s.deliver(r.head[:need])
@@ -183,6 +211,9 @@ func checkAnswer(a *awaited, size int32, head []byte) error {
 	if a.kind == respTail {
 		least = 5
 	}
+	if a.kind == respToken && size >= 0 && size <= math.MaxInt32-protocol.FrameSizeLen {
+		return nil
+	}
 	if size < least || size > math.MaxInt32-protocol.FrameSizeLen {
 		return fmt.Errorf("answer to key %d with a size of %d", a.key, size)
 	}
@@ -225,6 +256,9 @@ func (s *session) answerComplete(a awaited, frame []byte) {
 func (s *session) rewrite(key, version int16, body []byte) ([]byte, error) {
 	if key == protocol.KeyApiVersions {
 		return s.rewriteApiVersions(version, body)
+	}
+	if key == protocol.KeySaslHandshake {
+		return body, s.handshakeAnswered(body)
 	}
 	body, err := protocol.RewriteAddresses(key, version, body, s.front.advertise)
 	if err != nil {

@@ -52,6 +52,9 @@ type session struct {
 	state   connState
 	known   *versions // what the broker behind said in ApiVersions, nil: nothing yet
 
+	sasl       *rawSASL // not nil: the client sends, or may soon send, bare SASL tokens (sasl.go)
+	emptyToken bool     // the next bytes of the broker may be an empty SASL token
+
 	unwatch  func() // cancels the timer of watch
 	started  time.Time
 	active   time.Time // when something last moved
@@ -134,7 +137,7 @@ func (s *session) pump() {
 
 // blocked: no further client frame may be begun.
 func (s *session) blocked() bool {
-	return s.upstream == nil || s.waiting != nil || s.x != nil || s.draining || s.fifo.len() >= maxInFlight
+	return s.upstream == nil || s.waiting != nil || s.x != nil || s.draining || s.fifo.len() >= maxInFlight || s.awaitsSASL()
 }
 
 // settle is what remains when nothing can be started.
