@@ -36,6 +36,7 @@ func TestTableCoversKmsg(t *testing.T) {
 		if a.Touch != 0 {
 			require.NotEmpty(t, a.Why, a.Name)
 		}
+		require.NotEmpty(t, a.Offsets, "%s: say how offsets and epochs of mirror topics are treated, or none", a.Name)
 	}
 	_, ok := LookupAPI(-1)
 	require.False(t, ok)
@@ -69,6 +70,46 @@ func TestNoUnknownEpochs(t *testing.T) {
 			want := a.Has(TouchEpochs) || a.Name == "DescribeQuorum" || a.Name == "OffsetForLeaderEpoch"
 			want = want || a.Key == KeyDescribeShareOffsets && a.Has(TouchOffsets)
 			require.True(t, want, a.Name)
+		}
+	}
+}
+
+// Every message with an offset or a leader epoch in it says what becomes of it on
+// mirror topics, and no other does.
+func TestNoUnknownOffsets(t *testing.T) {
+	words := []string{"Offset", "LeaderEpoch", "Watermark"}
+	not := []string{"MaxNumOffsets", "TaskOffsetIntervalMillis", "OffsetCommit"} // numbers of something else
+	for _, a := range table {
+		if !a.Advertised() {
+			require.Equal(t, none, a.Offsets, "%s never passes", a.Name)
+			continue
+		}
+		var found []string
+		for _, m := range []any{kmsg.RequestForKey(a.Key), kmsg.ResponseForKey(a.Key)} {
+			eachField(reflect.TypeOf(m).Elem(), func(f reflect.StructField) {
+				if f.Type.Kind() != reflect.Slice && f.Type.Kind() != reflect.Struct && !slices.Contains(not, f.Name) &&
+					slices.ContainsFunc(words, func(w string) bool { return strings.Contains(f.Name, w) }) {
+					found = append(found, f.Name)
+				}
+			})
+		}
+		require.Equal(t, len(found) > 0, a.Offsets != none, "%s: %v", a.Name, found)
+		if a.Has(TouchOffsets | TouchEpochs) {
+			require.NotEqual(t, none, a.Offsets, a.Name)
+		}
+	}
+}
+
+func eachField(t reflect.Type, fn func(f reflect.StructField)) {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice:
+		eachField(t.Elem(), fn)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); f.IsExported() {
+				fn(f)
+				eachField(f.Type, fn)
+			}
 		}
 	}
 }

@@ -9,8 +9,10 @@ import (
 )
 
 func main() {
-	if err := os.WriteFile("docs/config.md", []byte(config.Reference()), 0o644); err != nil {
-		fmt.Fprintln(os.Stderr, "docgen:", err)
-		os.Exit(1)
+	for name, text := range map[string]string{"docs/config.md": config.Reference(), "docs/apis.md": apis()} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			fmt.Fprintln(os.Stderr, "docgen:", err)
+			os.Exit(1)
+		}
 	}
 }
