@@ -31,6 +31,7 @@ type MirrorOptions struct {
 	Source            Access
 	Filter            *TopicFilter
 	ReplicationFactor int           // 0: the destination's default
+	Configs           ConfigFilter  // which topic configs follow the source
 	MinCompactionLag  time.Duration // hazard H1
 	Refresh           time.Duration // of topics and configs
 	// UncleanElections: what the configuration says of epoch.SettingULE; a verb
@@ -142,7 +143,7 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 	}
 	s := &source{
 		o: o, m: m, log: m.log.With("mirror", o.Name), client: client, wake: make(wakeChan, 1), resync: make(wakeChan, 1),
-		admin:  &topicAdmin{src: kadm.NewClient(client), dst: m.admin, filter: o.Filter, rf: rf, minLag: o.MinCompactionLag},
+		admin:  &topicAdmin{src: kadm.NewClient(client), dst: m.admin, filter: o.Filter, rf: rf, rules: configRules{filter: o.Configs, minLag: o.MinCompactionLag}},
 		topics: map[string]*topicSync{},
 	}
 	s.poll = newPoller(s.admin.src, s.names, func(c *Cluster) {

@@ -238,7 +238,20 @@ func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfi
 	if err := s.records(ctx, t); err != nil {
 		return err
 	}
-	d, err := s.admin.ensure(ctx, t.source, src, known, have)
+	wish := destWish{
+		topic: name, partitions: len(t.source.Partitions), compacted: compacted(src),
+		configs: func(now topicConfigs) (map[string]string, error) {
+			want := wantedConfigs(src, known, s.admin.rules)
+			return want, s.roomForDead(ctx, name, len(t.source.Partitions), src, now, want)
+		},
+		keep: func(ctx context.Context, set map[string]string) error {
+			return s.m.opts.Writer.PutTopicConfigs(ctx, name, set)
+		},
+	}
+	if began { // else the memory is of another topic of that name
+		wish.set = s.m.opts.View.TopicConfigs(name)
+	}
+	d, err := s.admin.ensure(ctx, wish, have)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package mirror
 import (
 	"maps"
 	"math"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,6 +52,32 @@ func neverSync(key string) bool {
 	return neverSynced[key] || strings.HasPrefix(key, "remote.") || strings.HasPrefix(key, "local.")
 }
 
+// ConfigFilter selects the topic configs that follow the source, by RE2
+// expressions that match a whole key; exclude wins. What a mirror needs for
+// itself ([wantedConfigs]) and what never follows stand above it.
+type ConfigFilter struct{ include, exclude []*regexp.Regexp }
+
+// NewConfigFilter compiles the expressions.
+func NewConfigFilter(include, exclude []string) (f ConfigFilter, err error) {
+	if f.include, err = wholeNames("config", include); err != nil {
+		return f, err
+	}
+	f.exclude, err = wholeNames("config", exclude)
+	return f, err
+}
+
+// follows tells whether a key of the source's topic is set here too. The zero
+// filter follows all.
+func (f ConfigFilter) follows(key string) bool {
+	return !neverSync(key) && (f.include == nil || matches(f.include, key)) && !matches(f.exclude, key)
+}
+
+// configRules are a mirror's settings for the configs of its topics.
+type configRules struct {
+	filter ConfigFilter
+	minLag time.Duration // hazard H1
+}
+
 // wantedConfigs is what the destination's topic must have while it is
 // mirrored: the source topic's own (dynamic) configs, and what keeps stamped
 // batches as they are:
@@ -62,10 +90,10 @@ func neverSync(key string) bool {
 //
 // known has the keys the destination knows (its version decides which
 // timestamp bounds exist); a key it doesn't know is left out.
-func wantedConfigs(src, known topicConfigs, minLag time.Duration) map[string]string {
+func wantedConfigs(src, known topicConfigs, rules configRules) map[string]string {
 	want := map[string]string{}
 	for k, e := range src {
-		if e.dynamic && !neverSync(k) {
+		if e.dynamic && rules.filter.follows(k) {
 			want[k] = e.value
 		}
 	}
@@ -87,7 +115,7 @@ func wantedConfigs(src, known topicConfigs, minLag time.Duration) map[string]str
 		want["max.message.bytes"] = strconv.FormatInt(max(n, number(known["max.message.bytes"].value)), 10)
 	}
 	if compacted(src) {
-		lag := max(number(src["min.compaction.lag.ms"].value), minLag.Milliseconds())
+		lag := max(number(src["min.compaction.lag.ms"].value), rules.minLag.Milliseconds())
 		want["min.compaction.lag.ms"] = strconv.FormatInt(lag, 10)
 		if m := number(src["max.compaction.lag.ms"].value); m > 0 {
 			want["max.compaction.lag.ms"] = strconv.FormatInt(max(m, lag), 10)
@@ -99,16 +127,35 @@ func wantedConfigs(src, known topicConfigs, minLag time.Duration) map[string]str
 	return want
 }
 
-// differing is what of want the topic doesn't have yet: nothing else is
-// altered, so the operator's own settings stay (CF-03).
-func differing(have topicConfigs, want map[string]string) map[string]string {
-	out := map[string]string{}
+// configPlan is how a topic's configs are brought to what is wanted.
+type configPlan struct {
+	alter map[string]string // what differs, and nothing else: the operator's own settings stay (CF-03)
+	drop  []string          // set by Lockstep, and not wanted any more
+	set   map[string]string // what Lockstep will have set, to be remembered first
+}
+
+// planConfigs compares what a topic has with what is wanted. set is what
+// Lockstep remembers to have set: of that, what is not wanted any more (the
+// source has gone back to its default) is dropped, unless somebody has given it
+// another value since.
+func planConfigs(have topicConfigs, want, set map[string]string) configPlan {
+	p := configPlan{alter: map[string]string{}, set: map[string]string{}}
 	for k, v := range want {
+		_, ours := set[k]
 		if have[k].value != v {
-			out[k] = v
+			p.alter[k], ours = v, true
+		}
+		if ours {
+			p.set[k] = v
 		}
 	}
-	return out
+	for k, v := range set {
+		if _, wanted := want[k]; !wanted && have[k].dynamic && have[k].value == v {
+			p.drop, p.set[k] = append(p.drop, k), v // forgotten at the next sync, when it is gone
+		}
+	}
+	slices.Sort(p.drop)
+	return p
 }
 
 func compacted(c topicConfigs) bool { return strings.Contains(c["cleanup.policy"].value, "compact") }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sort"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -33,7 +32,7 @@ type topicAdmin struct {
 	src, dst *kadm.Client
 	filter   *TopicFilter
 	rf       int16 // -1: the destination's default
-	minLag   time.Duration
+	rules    configRules
 }
 
 // sourceTopics lists the selected topics of the source, and those that are
@@ -107,48 +106,76 @@ type destTopic struct {
 	compacted  bool
 }
 
-// ensure makes the destination's topic fit the source's: creates it with its
-// configs in the same request (CF-01), adds partitions, alters what differs.
-// have is the destination's topic, nil when there is none.
-func (a *topicAdmin) ensure(ctx context.Context, st kadm.TopicDetail, src, known topicConfigs, have *kadm.TopicDetail) (_ *destTopic, err error) {
-	want := wantedConfigs(src, known, a.minLag)
-	n := len(st.Partitions)
+// destWish is what the destination's topic should be.
+type destWish struct {
+	topic      string
+	partitions int
+	compacted  bool
+	// configs are what is wanted, given what the topic has now; have is nil for
+	// one that is to be created.
+	configs func(have topicConfigs) (map[string]string, error)
+	set     map[string]string                              // configs that Lockstep remembers to have set
+	keep    func(context.Context, map[string]string) error // remembers them
+}
+
+// ensure makes the destination's topic fit: creates it with its configs in the
+// same request (CF-01), adds partitions, alters what differs. have is the
+// destination's topic, nil when there is none.
+func (a *topicAdmin) ensure(ctx context.Context, w destWish, have *kadm.TopicDetail) (_ *destTopic, err error) {
+	n := w.partitions
 	if have == nil {
-		if err := a.create(ctx, st.Topic, n, want); err != nil {
+		want, err := w.configs(nil)
+		if err != nil {
 			return nil, err
 		}
-		if have, err = a.await(ctx, st.Topic, n); err != nil {
+		if err := w.keep(ctx, want); err != nil {
 			return nil, err
 		}
-		return a.result(have, src), nil
+		if err := a.create(ctx, w.topic, n, want); err != nil {
+			return nil, err
+		}
+		if have, err = a.await(ctx, w.topic, n); err != nil {
+			return nil, err
+		}
+		return w.result(have), nil
 	}
 	switch m := len(have.Partitions); {
 	case m > n:
-		return nil, partitionCount(st.Topic, m, n)
+		return nil, partitionCount(w.topic, m, n)
 	case m < n:
-		rs, err := a.dst.UpdatePartitions(ctx, n, st.Topic)
+		rs, err := a.dst.UpdatePartitions(ctx, n, w.topic)
 		if err == nil {
 			err = rs.Error()
 		}
 		if err != nil {
-			return nil, topicFailed("create_partitions", "add partitions to topic %s on the destination (needs Alter on it): %w", st.Topic, err)
+			return nil, topicFailed("create_partitions", "add partitions to topic %s on the destination (needs Alter on it): %w", w.topic, err)
 		}
-		if have, err = a.await(ctx, st.Topic, n); err != nil {
+		if have, err = a.await(ctx, w.topic, n); err != nil {
 			return nil, err
 		}
 	}
-	cs, err := configs(ctx, a.dst, st.Topic)
+	cs, err := configs(ctx, a.dst, w.topic)
 	if err != nil {
 		return nil, topicFailed("describe_configs", "%w", err)
 	}
-	if err := a.alter(ctx, st.Topic, differing(cs[st.Topic], want)); err != nil {
+	want, err := w.configs(cs[w.topic])
+	if err != nil {
 		return nil, err
 	}
-	return a.result(have, src), nil
+	plan := planConfigs(cs[w.topic], want, w.set)
+	if !maps.Equal(plan.set, w.set) {
+		if err := w.keep(ctx, plan.set); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.alter(ctx, w.topic, plan); err != nil {
+		return nil, err
+	}
+	return w.result(have), nil
 }
 
-func (a *topicAdmin) result(t *kadm.TopicDetail, src topicConfigs) *destTopic {
-	return &destTopic{id: t.ID, partitions: t.Partitions, compacted: compacted(src)}
+func (w *destWish) result(t *kadm.TopicDetail) *destTopic {
+	return &destTopic{id: t.ID, partitions: t.Partitions, compacted: w.compacted}
 }
 
 // destination is the topic there, nil when it doesn't exist.
@@ -187,15 +214,18 @@ func (a *topicAdmin) create(ctx context.Context, topic string, partitions int, w
 	return fmt.Errorf("create topic %s on the destination: %w", topic, err)
 }
 
-func (a *topicAdmin) alter(ctx context.Context, topic string, diff map[string]string) error {
-	if len(diff) == 0 {
-		return nil
-	}
+func (a *topicAdmin) alter(ctx context.Context, topic string, plan configPlan) error {
 	var acs []kadm.AlterConfig
-	for k, v := range diff {
+	for _, k := range sortedKeys(plan.alter) {
+		v := plan.alter[k]
 		acs = append(acs, kadm.AlterConfig{Op: kadm.SetConfig, Name: k, Value: &v})
 	}
-	sort.Slice(acs, func(i, j int) bool { return acs[i].Name < acs[j].Name })
+	for _, k := range plan.drop {
+		acs = append(acs, kadm.AlterConfig{Op: kadm.DeleteConfig, Name: k})
+	}
+	if len(acs) == 0 {
+		return nil
+	}
 	rs, err := a.dst.AlterTopicConfigs(ctx, acs, topic)
 	if err != nil {
 		return fmt.Errorf("alter configs of topic %s on the destination: %w", topic, err)

@@ -3,7 +3,9 @@ package mirror
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -145,4 +147,79 @@ func TestExcludedIsStopped(t *testing.T) {
 		return u != nil && w != nil && u.Live.Tail().VEnd == 2 && w.Live.Tail().VEnd == 2
 	})
 	require.True(t, all(x, epoch.StateStopped, "t")(), "only an operator starts it again")
+}
+
+// Configs on their way: in CreateTopics itself (CF-01), then what changes; what
+// the source sets back goes, what the operator has set here stays (CF-03).
+func TestConfigsFollow(t *testing.T) {
+	src, dst := fakeCluster(t, kfake.SeedTopics(1, "t")), fakeCluster(t)
+	from, to := kadm.NewClient(fakeClient(t, src)), kadm.NewClient(fakeClient(t, dst))
+	require.NoError(t, ledger.EnsureTopic(t.Context(), to, 0))
+	alter := func(adm *kadm.Client, op kadm.IncrementalOp, key, value string) {
+		rs, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: op, Name: key, Value: &value}}, "t")
+		require.NoError(t, err)
+		_, err = rs.On("t", nil)
+		require.NoError(t, err)
+	}
+	set := func(key string) (value string, own bool) {
+		cs, err := configs(t.Context(), to, "t")
+		require.NoError(t, err)
+		return cs["t"][key].value, cs["t"][key].dynamic
+	}
+	alter(from, kadm.SetConfig, "retention.ms", "111000")
+	alter(from, kadm.SetConfig, "cleanup.policy", "compact")
+	alter(from, kadm.SetConfig, "segment.bytes", "2000000")
+	created := make(chan map[string]string, 8)
+	dst.ControlKey(int16(kmsg.CreateTopics), func(q kmsg.Request) (kmsg.Response, error, bool) {
+		dst.KeepControl()
+		for _, rt := range q.(*kmsg.CreateTopicsRequest).Topics {
+			cs := map[string]string{}
+			for _, c := range rt.Configs {
+				cs[c.Name] = *c.Value
+			}
+			created <- cs
+		}
+		return nil, nil, false
+	})
+	x := startManagedWith(t, src, dst, func(o *MirrorOptions) {
+		o.Refresh = 50 * time.Millisecond
+		var err error
+		o.Configs, err = NewConfigFilter([]string{".*"}, []string{"segment.*"})
+		require.NoError(t, err)
+	}, "t")
+	cs := <-created
+	require.Equal(t, "111000", cs["retention.ms"])
+	require.Equal(t, "compact", cs["cleanup.policy"])
+	require.Equal(t, "producer", cs["compression.type"])
+	require.NotContains(t, cs, "segment.bytes")
+
+	eventually(t, "mirrored", func() bool { return x.state("t", 0) == epoch.StateMirroring })
+	alter(to, kadm.SetConfig, "min.insync.replicas", "1")
+	alter(to, kadm.SetConfig, "segment.ms", "70000")
+	alter(from, kadm.SetConfig, "retention.ms", "222000")
+	alter(from, kadm.SetConfig, "delete.retention.ms", "333000")
+	eventually(t, "changes follow", func() bool {
+		a, _ := set("retention.ms")
+		b, _ := set("delete.retention.ms")
+		return a == "222000" && b == "333000"
+	})
+	alter(to, kadm.SetConfig, "delete.retention.ms", "444000")
+	eventually(t, "the source's value again", func() bool { v, _ := set("delete.retention.ms"); return v == "333000" })
+
+	alter(from, kadm.DeleteConfig, "retention.ms", "")
+	eventually(t, "set back", func() bool { _, own := set("retention.ms"); return !own })
+	eventually(t, "and forgotten", func() bool { _, ok := x.view.TopicConfigs("t")["retention.ms"]; return !ok })
+	alter(to, kadm.SetConfig, "retention.ms", "222000") // the operator's now
+	var syncs atomic.Int64
+	src.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
+		src.KeepControl()
+		syncs.Add(1)
+		return nil, nil, false
+	})
+	eventually(t, "syncs", func() bool { return syncs.Load() > 3 })
+	for key, want := range map[string]string{"retention.ms": "222000", "min.insync.replicas": "1", "segment.ms": "70000", "delete.retention.ms": "333000"} {
+		v, own := set(key)
+		require.Equal(t, want, v, key)
+		require.True(t, own, key)
+	}
 }

@@ -313,6 +313,10 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 		if err != nil {
 			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
 		}
+		configs, err := mirror.NewConfigFilter(m.Configs.Include, m.Configs.Exclude)
+		if err != nil {
+			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
+		}
 		acks := int16(-1)
 		if m.Acks == config.AcksLeader {
 			acks = 1
@@ -320,6 +324,7 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 		o.Mirrors = append(o.Mirrors, mirror.MirrorOptions{
 			Name: m.Name, Source: mirror.Access{Client: srcOpts, Dialer: dialer(srcSec)}, Filter: filter,
 			UncleanElections:  m.UncleanLeaderElection,
+			Configs:           configs,
 			ReplicationFactor: m.ReplicationFactor, MinCompactionLag: m.MinCompactionLag.Std(), Refresh: m.MetadataRefresh.Std(),
 			Tuning: mirror.Tuning{
 				Acks: acks, FetchMaxBytes: int32(m.FetchMaxBytes), FetchPartitionMaxBytes: int32(m.FetchPartitionMaxBytes),

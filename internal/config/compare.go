@@ -74,6 +74,8 @@ func (m *Mirror) Fingerprint() map[string]string {
 		"source.bootstrap":        bootstrap,
 		"topics.include":          m.Topics.Include,
 		"topics.exclude":          m.Topics.Exclude,
+		"configs.include":         m.Configs.Include,
+		"configs.exclude":         m.Configs.Exclude,
 		"replication_factor":      m.ReplicationFactor,
 		"acks":                    m.Acks,
 		"min_compaction_lag":      m.MinCompactionLag,

@@ -64,6 +64,7 @@ type Mirror struct {
 	Name                   string   `yaml:"name" doc:"Unique name: letters, digits, dot, dash, underscore."`
 	Source                 Source   `yaml:"source" doc:"The cluster to read."`
 	Topics                 Topics   `yaml:"topics" doc:"Which topics."`
+	Configs                Configs  `yaml:"configs" doc:"Which topic configs follow the source."`
 	ReplicationFactor      int      `yaml:"replication_factor" doc:"Of topics created on the destination. 0: the destination's default."`
 	UncleanLeaderElection  bool     `yaml:"unclean_leader_election" doc:"Support for unclean leader elections on the source. true: what the source lost is cut here too, then mirroring goes on. false: such a partition is FAILED. Also accepted as mirror.unclean.leader.election.enable and mirror.support.unclean.leader.election. Takes effect without a restart."`
 	BumpStep               int32    `yaml:"bump_step" doc:"By how much the leader epoch shown rises at least when a partition is STOPPED, so that writers here never reach the source's epochs (hazard M1)."`
@@ -83,6 +84,12 @@ type Mirror struct {
 // Topics selects topics by regular expressions.
 type Topics struct {
 	Include []string `yaml:"include" doc:"RE2 expressions; a topic is mirrored when one matches its whole name."`
+	Exclude []string `yaml:"exclude" doc:"RE2 expressions; exclude wins over include."`
+}
+
+// Configs selects topic configs by regular expressions.
+type Configs struct {
+	Include []string `yaml:"include" doc:"RE2 expressions; a config that is set on the source's topic is set here too when one matches its whole key. What a mirror needs for itself (docs/operations.md) follows in any case."`
 	Exclude []string `yaml:"exclude" doc:"RE2 expressions; exclude wins over include."`
 }
 
@@ -139,6 +146,7 @@ func Default() Config {
 func DefaultMirror() Mirror {
 	return Mirror{
 		Topics:                 Topics{Exclude: []string{"__.*"}},
+		Configs:                Configs{Include: []string{".*"}},
 		BumpStep:               1000,
 		Acks:                   AcksAll,
 		FetchMaxBytes:          16 << 20,

@@ -228,10 +228,12 @@ func (m *Mirror) check(key string, bad report) {
 	if len(m.Topics.Include) == 0 {
 		bad(key+".topics.include", "is missing: nothing would be mirrored; write [\".*\"] for all topics")
 	}
-	for name, list := range map[string][]string{"include": m.Topics.Include, "exclude": m.Topics.Exclude} {
+	for name, list := range map[string][]string{
+		"topics.include": m.Topics.Include, "topics.exclude": m.Topics.Exclude, "configs.include": m.Configs.Include, "configs.exclude": m.Configs.Exclude,
+	} {
 		for i, x := range list {
 			if _, err := regexp.Compile(x); err != nil {
-				bad(fmt.Sprintf("%s.topics.%s[%d]", key, name, i), "%v", err)
+				bad(fmt.Sprintf("%s.%s[%d]", key, name, i), "%v", err)
 			}
 		}
 	}

@@ -58,6 +58,16 @@ type mirrorSettingsJSON struct {
 	MirrorSettings
 }
 
+type topicConfigsJSON struct {
+	V int `json:"v"`
+	TopicConfigs
+}
+
+type aclsJSON struct {
+	V int `json:"v"`
+	ACLs
+}
+
 type checkpointJSON struct {
 	V         int    `json:"v"`
 	Topic     string `json:"topic"`
@@ -84,7 +94,7 @@ type instanceJSON struct {
 }
 
 // Decode reads an entry of the ledger topic: a *[Record], a *[Checkpoint], a
-// *[Command], an *[Instance] or *[MirrorSettings] by the kind of its key; nil for a nil value (a tombstone). Every
+// *[Command], an *[Instance], *[MirrorSettings], *[TopicConfigs] or *[ACLs] by the kind of its key; nil for a nil value (a tombstone). Every
 // error names the key. What can't be read whole and for certain is an error:
 // another format number ([ErrNewer]), an unknown field, a value that belongs
 // to another key, a virtual log that breaks its invariants.
@@ -113,6 +123,10 @@ func decodeAs(k Key, value []byte) (any, error) {
 		return decodeCommand(k, value)
 	case KindMirror:
 		return decodeMirrorSettings(k, value)
+	case KindConfigs:
+		return decodeTopicConfigs(k, value)
+	case KindACLs:
+		return decodeACLs(k, value)
 	}
 	return decodeRecord(k, value)
 }
@@ -199,6 +213,28 @@ func decodeMirrorSettings(k Key, value []byte) (*MirrorSettings, error) {
 		return nil, fmt.Errorf("the value is about mirror %q", j.Name)
 	}
 	return &j.MirrorSettings, nil
+}
+
+func decodeTopicConfigs(k Key, value []byte) (*TopicConfigs, error) {
+	var j topicConfigsJSON
+	if err := unmarshal(value, &j); err != nil {
+		return nil, err
+	}
+	if j.Topic != k.ID {
+		return nil, fmt.Errorf("the value is about topic %q", j.Topic)
+	}
+	return &j.TopicConfigs, nil
+}
+
+func decodeACLs(k Key, value []byte) (*ACLs, error) {
+	var j aclsJSON
+	if err := unmarshal(value, &j); err != nil {
+		return nil, err
+	}
+	if j.Key() != k.String() {
+		return nil, fmt.Errorf("the value is about %q", j.Key())
+	}
+	return &j.ACLs, nil
 }
 
 // unmarshal reads one JSON object of a format this program knows, strictly.
@@ -296,6 +332,24 @@ func (m *MirrorSettings) Encode() ([]byte, error) {
 	b, err := json.Marshal(mirrorSettingsJSON{V: Format, MirrorSettings: *m})
 	if err != nil {
 		return nil, fmt.Errorf("ledger entry %q: %w", m.Key(), err)
+	}
+	return b, nil
+}
+
+// Encode writes a value in the newest format.
+func (c *TopicConfigs) Encode() ([]byte, error) {
+	b, err := json.Marshal(topicConfigsJSON{V: Format, TopicConfigs: *c})
+	if err != nil {
+		return nil, fmt.Errorf("ledger entry %q: %w", c.Key(), err)
+	}
+	return b, nil
+}
+
+// Encode writes a value in the newest format.
+func (a *ACLs) Encode() ([]byte, error) {
+	b, err := json.Marshal(aclsJSON{V: Format, ACLs: *a})
+	if err != nil {
+		return nil, fmt.Errorf("ledger entry %q: %w", a.Key(), err)
 	}
 	return b, nil
 }

@@ -61,6 +61,16 @@ func sampleSettings() *MirrorSettings {
 	return &MirrorSettings{Name: "dc1", Deleted: true, UncleanElections: &on, TopicUncleanElections: map[string]bool{"orders": false}, By: "me", At: time.Unix(5, 0).UTC()}
 }
 
+func sampleConfigs() *TopicConfigs {
+	return &TopicConfigs{Topic: "orders", Set: map[string]string{"retention.ms": "5"}}
+}
+
+func sampleACLs() *ACLs {
+	return &ACLs{Mirror: "dc1", Shard: 7, Rules: []ACL{{
+		Resource: "TOPIC", Name: "orders", Pattern: "PREFIXED", Principal: "User:a", Host: "*", Operation: "READ", Permission: "ALLOW", Wanted: true, Added: true,
+	}}}
+}
+
 // The bytes of format 1 never change: a change here is a new format number.
 func TestFormatIsPinned(t *testing.T) {
 	for _, c := range []struct {
@@ -73,6 +83,8 @@ func TestFormatIsPinned(t *testing.T) {
 		{"instance.json", "i//a", sampleInstance().Encode, sampleInstance()},
 		{"command.json", "d/orders/3", sampleCommand().Encode, sampleCommand()},
 		{"mirror.json", "m//dc1", sampleSettings().Encode, sampleSettings()},
+		{"configs.json", "t//orders", sampleConfigs().Encode, sampleConfigs()},
+		{"acls.json", "a//dc1/7", sampleACLs().Encode, sampleACLs()},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			b, err := c.enc()
@@ -95,7 +107,7 @@ func TestFormatIsPinned(t *testing.T) {
 // Every field of the exported types is stored: none is forgotten when one is
 // added.
 func TestEveryFieldIsStored(t *testing.T) {
-	for _, v := range []any{*sampleRecord(), *sampleCheckpoint(), *sampleInstance(), *sampleCommand(), *sampleSettings()} {
+	for _, v := range []any{*sampleRecord(), *sampleCheckpoint(), *sampleInstance(), *sampleCommand(), *sampleSettings(), *sampleConfigs(), *sampleACLs(), sampleACLs().Rules[0]} {
 		rv := reflect.ValueOf(v)
 		for i := range rv.NumField() {
 			require.False(t, rv.Field(i).IsZero(), "%T.%s has no value in the sample", v, rv.Type().Field(i).Name)

@@ -358,16 +358,9 @@ func (v *View) compare(p int32, found map[string]change) {
 		}
 	}
 	v.publish(snap, nil, touched)
-	for id := range v.instances {
-		key := Key{Kind: KindInstance, ID: id}
+	for _, key := range v.named() {
 		if _, ok := found[key.String()]; !ok && key.LedgerPartition() == p {
-			delete(v.instances, id)
-		}
-	}
-	for name := range v.settings {
-		key := Key{Kind: KindMirror, ID: name}
-		if _, ok := found[key.String()]; !ok && key.LedgerPartition() == p {
-			delete(v.settings, name)
+			v.dropNamed(key)
 		}
 	}
 }

@@ -17,6 +17,8 @@ const (
 	KindInstance                   // i//id
 	KindCommand                    // d/topic/partition
 	KindMirror                     // m//name
+	KindConfigs                    // t//topic
+	KindACLs                       // a//mirror/shard
 )
 
 // Key is a key of the ledger topic, taken apart. Topic names can't contain a
@@ -26,7 +28,7 @@ type Key struct {
 	Kind      Kind
 	Topic     string
 	Partition int32
-	ID        string // of an instance, or a mirror's name
+	ID        string // of an instance, a mirror's name, a topic, or mirror/shard
 }
 
 const (
@@ -34,6 +36,8 @@ const (
 	instancePrefix   = "i//"
 	commandPrefix    = "d/"
 	mirrorPrefix     = "m//"
+	configsPrefix    = "t//"
+	aclsPrefix       = "a//"
 )
 
 // RecordKey is the key of a mirror partition's [Record].
@@ -54,6 +58,14 @@ func CommandKey(topic string, partition int32) string {
 // InstanceKey is the key of an [Instance].
 func InstanceKey(id string) string { return instancePrefix + id }
 
+// ConfigsKey is the key of a topic's [TopicConfigs].
+func ConfigsKey(topic string) string { return configsPrefix + topic }
+
+// ACLsKey is the key of a part of a mirror's [ACLs].
+func ACLsKey(mirror string, shard int) string {
+	return aclsPrefix + mirror + "/" + strconv.Itoa(shard)
+}
+
 // MirrorKey is the key of a mirror's [MirrorSettings].
 func MirrorKey(name string) string { return mirrorPrefix + name }
 
@@ -72,6 +84,20 @@ func ParseKey(b []byte) (Key, error) {
 			return Key{}, errors.New("ledger key " + strconv.Quote(s) + ": no mirror name")
 		}
 		return Key{Kind: KindMirror, ID: name}, nil
+	}
+	if topic, ok := strings.CutPrefix(s, configsPrefix); ok {
+		if !validTopic(topic) {
+			return Key{}, errors.New("ledger key " + strconv.Quote(s) + ": no topic")
+		}
+		return Key{Kind: KindConfigs, ID: topic}, nil
+	}
+	if id, ok := strings.CutPrefix(s, aclsPrefix); ok {
+		mirror, num, _ := strings.Cut(id, "/")
+		n, err := strconv.Atoi(num)
+		if mirror == "" || err != nil || n < 0 || n >= ACLShards || strconv.Itoa(n) != num {
+			return Key{}, errors.New("ledger key " + strconv.Quote(s) + ": want a//mirror/shard")
+		}
+		return Key{Kind: KindACLs, ID: id}, nil
 	}
 	k := Key{Kind: KindRecord}
 	rest := s
@@ -109,6 +135,10 @@ func (k Key) String() string {
 		return InstanceKey(k.ID)
 	case KindMirror:
 		return MirrorKey(k.ID)
+	case KindConfigs:
+		return ConfigsKey(k.ID)
+	case KindACLs:
+		return aclsPrefix + k.ID
 	}
 	return RecordKey(k.Topic, k.Partition)
 }
@@ -116,7 +146,8 @@ func (k Key) String() string {
 // LedgerPartition is where the key belongs: a checkpoint lies with its record,
 // so that one owner, with one transactional id, writes both.
 func (k Key) LedgerPartition() int32 {
-	if k.Kind == KindInstance || k.Kind == KindMirror {
+	switch k.Kind {
+	case KindInstance, KindMirror, KindConfigs, KindACLs:
 		return PartitionFor(k.String(), Partitions)
 	}
 	return PartitionFor(RecordKey(k.Topic, k.Partition), Partitions)

@@ -50,6 +50,10 @@ func TestKeys(t *testing.T) {
 		{Kind: KindCommand, Topic: "d", Partition: 3},
 		{Kind: KindInstance, ID: "3"},
 		{Kind: KindInstance, ID: "a/b"},
+		{Kind: KindMirror, ID: "dc1"},
+		{Kind: KindConfigs, ID: "t"},
+		{Kind: KindRecord, Topic: "t", Partition: 1},
+		{Kind: KindACLs, ID: "dc1/31"},
 	} {
 		got, err := ParseKey([]byte(k.String()))
 		require.NoError(t, err)
@@ -57,6 +61,7 @@ func TestKeys(t *testing.T) {
 	}
 	require.Equal(t, PartitionOf("orders", 12), Key{Kind: KindCheckpoint, Topic: "orders", Partition: 12}.LedgerPartition())
 	for _, bad := range []string{
+		"t//", "t//a b", "a//", "a//dc1", "a///1", "a//dc1/", "a//dc1/32", "a//dc1/-1", "a//dc1/01", "a//dc1/1/2",
 		"", "/", "orders", "orders/", "orders/x", "orders/-1", "orders/01", "orders/+1", "orders/2147483648", "/3", "./1", "../1", "a b/1",
 		"e/orders/1", "d/orders/", "d//1", "c/orders/", "c//1", "i//", "a/b/c/1", strings.Repeat("t", 250) + "/0", "orders/1/",
 	} {

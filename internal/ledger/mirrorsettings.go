@@ -3,7 +3,6 @@ package ledger
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -67,31 +66,11 @@ func (v *View) AllMirrorSettings() []*MirrorSettings {
 	return slices.SortedFunc(maps.Values(v.settings), func(a, b *MirrorSettings) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-func (v *View) applySettings(c change) {
-	delete(v.broken, c.key.String())
-	switch m, ok := c.val.(*MirrorSettings); {
-	case ok:
-		v.settings[c.key.ID] = m
-	case c.err != nil: // what was known stays: a switch must not fall back by itself
-		v.broken[c.key.String()] = c.err
-	default:
-		delete(v.settings, c.key.ID)
-	}
-}
-
 // PutMirrorSettings writes them and returns when the view shows them.
 func (w *Writer) PutMirrorSettings(ctx context.Context, m *MirrorSettings) error {
 	value, err := m.Encode()
 	if err != nil {
 		return err
 	}
-	if err := w.plain(ctx, entry{key: m.Key(), value: value}); err != nil {
-		return err
-	}
-	n := PartitionFor(m.Key(), Partitions)
-	end, err := w.end(ctx, n)
-	if err != nil {
-		return fmt.Errorf("ledger entry %q: its end: %w", m.Key(), err)
-	}
-	return w.view.WaitFor(ctx, n, end)
+	return w.putNamed(ctx, m.Key(), value)
 }

@@ -49,6 +49,8 @@ type View struct {
 	parts     [Partitions]follower
 	instances map[string]*Instance
 	settings  map[string]*MirrorSettings
+	configs   map[string]*TopicConfigs
+	acls      map[string]*ACLs
 	broken    map[string]error // entries that belong to no mirror partition
 }
 
@@ -60,7 +62,8 @@ func NewView(o ViewOptions) *View {
 	v := &View{
 		opts: o, log: o.Logger,
 		ready: make(chan struct{}), changed: make(chan struct{}), moved: make(chan struct{}),
-		instances: map[string]*Instance{}, settings: map[string]*MirrorSettings{}, broken: map[string]error{},
+		instances: map[string]*Instance{}, settings: map[string]*MirrorSettings{},
+		configs: map[string]*TopicConfigs{}, acls: map[string]*ACLs{}, broken: map[string]error{},
 	}
 	v.snap.Store(&snapshot{slots: map[string][]*slot{}, names: map[string]bool{}, byID: map[ID]string{}})
 	for i := range v.parts {
@@ -278,12 +281,9 @@ func (v *View) apply(changes []change) {
 	added := map[string]*slot{}
 	touched := map[*slot]bool{}
 	for _, c := range changes {
-		if c.key.Kind == KindInstance {
-			v.applyInstance(c)
-			continue
-		}
-		if c.key.Kind == KindMirror {
-			v.applySettings(c)
+		switch c.key.Kind {
+		case KindInstance, KindMirror, KindConfigs, KindACLs:
+			v.applyNamed(c)
 			continue
 		}
 		sl := snap.slot(c.key.Topic, c.key.Partition)
@@ -355,19 +355,6 @@ func topicID(p *Partition) ID {
 		return ID{}
 	}
 	return p.Record.TopicID
-}
-
-func (v *View) applyInstance(c change) {
-	delete(v.broken, c.key.String())
-	switch i, ok := c.val.(*Instance); {
-	case ok:
-		v.instances[c.key.ID] = i
-	case c.err != nil:
-		v.broken[c.key.String()] = c.err
-		delete(v.instances, c.key.ID)
-	default:
-		delete(v.instances, c.key.ID)
-	}
 }
 
 // markFresh recomputes when all partitions were read to their ends; v.mu is
