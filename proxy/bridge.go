@@ -44,7 +44,7 @@ func (p *Proxy) bridge(c halfCloser) (net.Conn, error) {
 		return nil, fmt.Errorf("make a socket pair: %w", err)
 	}
 	inner := ends[0].(*net.UnixConn)
-	linger := p.limits.linger()
+	linger := p.limits().linger()
 	p.wg.Go(func() {
 		done := make(chan struct{})
 		p.wg.Go(func() {

@@ -12,31 +12,32 @@ type CloseReason uint8
 
 // The reasons, in no order.
 const (
-	ReasonClientEOF        CloseReason = iota // the client closed, or its connection broke
-	ReasonBrokerEOF                           // the broker closed, or its connection broke
-	ReasonFrameTooLarge                       // a frame above limits.max_frame_bytes
-	ReasonBadFrame                            // the client sent something that is no Kafka frame
-	ReasonLooksLikeTLS                        // a TLS hello on a plaintext listener
-	ReasonLooksLikeHTTP                       // an HTTP request
-	ReasonUnknownAPI                          // an API key or version that was not advertised
-	ReasonSlowConsumer                        // the client took nothing of what waits for it for limits.idle_timeout
-	ReasonIdle                                // no request for limits.idle_timeout
-	ReasonStalledFrame                        // a request was begun and not continued for 3 × limits.handshake_timeout (at most limits.idle_timeout)
-	ReasonHandshakeTimeout                    // no first request within limits.handshake_timeout
-	ReasonConnectFailed                       // no broker could be reached for this connection
-	ReasonDraining                            // Lockstep shuts down
-	ReasonAcks0Refused                        // a refused produce that has no answer (acks=0)
-	ReasonProtocolError                       // the broker sent something that answers no request, or can't be understood
-	ReasonViewStale                           // the ledger view is too old to serve a mirror topic, or moved under an answer
-	ReasonMaxConnections                      // above limits.max_connections
-	ReasonInternal                            // a fault of Lockstep
+	ReasonClientEOF           CloseReason = iota // the client closed, or its connection broke
+	ReasonBrokerEOF                              // the broker closed, or its connection broke
+	ReasonFrameTooLarge                          // a frame above limits.max_frame_bytes
+	ReasonBadFrame                               // the client sent something that is no Kafka frame
+	ReasonLooksLikeTLS                           // a TLS hello on a plaintext listener
+	ReasonLooksLikeHTTP                          // an HTTP request
+	ReasonUnknownAPI                             // an API key or version that was not advertised
+	ReasonSlowConsumer                           // the client took next to nothing of what waits for it for limits.idle_timeout
+	ReasonIdle                                   // no request for limits.idle_timeout
+	ReasonStalledFrame                           // a request was begun, and too little of it came within limits.stalled_frame_timeout
+	ReasonHandshakeTimeout                       // no first request within limits.handshake_timeout
+	ReasonConnectFailed                          // no broker could be reached for this connection
+	ReasonDraining                               // Lockstep shuts down
+	ReasonAcks0Refused                           // a refused produce that has no answer (acks=0)
+	ReasonProtocolError                          // the broker sent something that answers no request, or can't be understood
+	ReasonViewStale                              // the ledger view is too old to serve a mirror topic, or moved under an answer
+	ReasonMaxConnections                         // above limits.max_connections
+	ReasonMaxConnectionsPerIP                    // above limits.max_connections_per_ip
+	ReasonInternal                               // a fault of Lockstep
 	numReasons
 )
 
 var reasonWords = [numReasons]string{
 	"client_eof", "broker_eof", "frame_too_large", "bad_frame", "looks_like_tls", "looks_like_http", "unknown_api",
 	"slow_consumer", "idle", "stalled_frame", "handshake_timeout", "connect_failed", "draining", "acks0_refused",
-	"protocol_error", "view_stale", "max_connections", "internal",
+	"protocol_error", "view_stale", "max_connections", "max_connections_per_ip", "internal",
 }
 
 func (r CloseReason) String() string {

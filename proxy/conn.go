@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -24,6 +25,8 @@ type conn interface {
 	writev(bufs [][]byte)
 	// buffered is the number of bytes written and not yet taken by the socket.
 	buffered() int
+	// progress is the number of bytes that the socket has taken so far.
+	progress() int64
 	// setReading starts or stops reading. Nothing is lost: bytes stay in the
 	// socket. A callback that stops reading gets no more data.
 	setReading(on bool)
@@ -68,8 +71,10 @@ type sockConn struct {
 	closed    bool
 
 	addr     string
-	moved    int64  // bytes moved, to see progress while finishing
-	linger   func() // cancels the timer of finish
+	ip       netip.Addr // of a client
+	moved    int64      // bytes moved, to see progress while finishing
+	took     int64      // bytes written
+	linger   func()     // cancels the timer of finish
 	in, sent counter
 }
 
@@ -116,8 +121,9 @@ func (c *sockConn) attach(l *loop, h connHandler, in, sent counter) error {
 // discard closes a connection that was never attached.
 func (c *sockConn) discard() { _ = unix.Close(c.fd) }
 
-func (c *sockConn) remote() string { return c.addr }
-func (c *sockConn) buffered() int  { return c.out.n }
+func (c *sockConn) remote() string  { return c.addr }
+func (c *sockConn) buffered() int   { return c.out.n }
+func (c *sockConn) progress() int64 { return c.took }
 
 func (c *sockConn) onEvent(ev netpoll.IOEvent, flags netpoll.IOFlags) {
 	failed := netpoll.IsErrorEvent(ev, flags)
@@ -252,6 +258,7 @@ func writeSome(fd int, b []byte) (done int, err error) {
 func (c *sockConn) wrote(n int) {
 	if n > 0 {
 		c.moved += int64(n)
+		c.took += int64(n)
 		c.sent.Add(float64(n))
 	}
 }

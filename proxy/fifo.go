@@ -30,10 +30,6 @@ type fifo struct {
 	n     int
 }
 
-// maxInFlight bounds the fifo: a client with more unanswered requests isn't
-// read any further.
-const maxInFlight = 4096
-
 func (f *fifo) len() int { return f.n }
 
 func (f *fifo) push(a awaited) {

@@ -119,30 +119,25 @@ func (f *frontend) serve(ctx context.Context, ln boundListener) {
 
 // accept hands a client to the loop with the fewest connections.
 func (p *Proxy) accept(ctx context.Context, c net.Conn, f *frontend, brokerID int32) {
-	name := c.RemoteAddr().String()
-	if p.open.Add(1) > int64(p.limits.MaxConnections) {
-		p.sessionClosed(ReasonMaxConnections)
-		level, skipped := p.logged[ReasonMaxConnections].level(ReasonMaxConnections, time.Now())
-		p.log.Log(ctx, level, "client refused: raise limits.max_connections, or find out who connects so often", "conn", name,
-			"reason", ReasonMaxConnections.String(), "limit", p.limits.MaxConnections, "more_like_it", skipped)
+	name, ip := c.RemoteAddr().String(), ipOf(c.RemoteAddr())
+	if over, limit, ok := p.admit(ip); !ok {
+		p.sessionClosed(ip, over)
+		level, skipped := p.logged[over].level(over, time.Now())
+		p.log.Log(ctx, level, "client refused: raise limits."+over.String()+", or find out who connects so often", "conn", name,
+			"reason", over.String(), "limit", limit, "more_like_it", skipped)
 		c.Close() // refused anyway
 		return
 	}
 	sc, err := adopt(c, name)
 	if err != nil {
-		p.sessionClosed(ReasonInternal)
+		p.sessionClosed(ip, ReasonInternal)
 		p.log.Error("client refused", "conn", name, "reason", ReasonInternal.String(), "err", err)
 		return
 	}
+	sc.ip = ip
 	l := p.engine.next()
 	if !l.post(func() { p.newSession(l, sc, f, brokerID) }) {
-		p.sessionClosed(ReasonDraining)
+		p.sessionClosed(ip, ReasonDraining)
 		sc.discard()
 	}
-}
-
-// sessionClosed counts the end of a client connection.
-func (p *Proxy) sessionClosed(reason CloseReason) {
-	p.open.Add(-1)
-	p.m.closed[reason].Inc()
 }

@@ -133,6 +133,7 @@ func TestLimits(t *testing.T) {
 	p := testProxy(t, broker, func(o *Options) {
 		o.Limits.HandshakeTimeout = 30 * time.Millisecond
 		o.Limits.IdleTimeout = 100 * time.Millisecond
+		o.Limits.StalledFrameTimeout = 60 * time.Millisecond
 		o.Limits.MaxConnections = 3
 	})
 	t.Run("no request", func(t *testing.T) {

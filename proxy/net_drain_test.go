@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,4 +89,120 @@ func TestDrainHardStop(t *testing.T) {
 	stop()
 	require.Empty(t, c.ended())
 	require.Equal(t, 1, closedFor(p, ReasonDraining))
+}
+
+// PX-091: connections in every early state (nothing sent, part of a size, part
+// of a header, part of a frame, a broker that is being dialled) end with the
+// drain, with their files and goroutines, however often it happens.
+func TestDrainOfEarlyStates(t *testing.T) {
+	leakCheck(t)
+	broker := scriptedBroker(t, serveFrames(sumAnswer))
+	frame := request(keyHeartbeat, 0, 1, nil, make([]byte, 100))
+	for round := range 20 {
+		opts := testOptions(broker)
+		opts.Limits.DrainTimeout = 200 * time.Millisecond
+		if round%2 == 1 { // the broker never answers the dial
+			opts.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		}
+		p, err := New(opts)
+		require.NoError(t, err)
+		stop := runProxy(t, p)
+		var clients []*rawClient
+		for _, n := range []int{0, 2, 4, 11, 12, 50, len(frame) - 1, len(frame)} {
+			c := dialRaw(t, p)
+			c.send(frame[:n])
+			clients = append(clients, c)
+		}
+		eventually(t, "all are here", func() bool { return p.open.Load() == int64(len(clients)) })
+		stop()
+		require.Error(t, p.Ready())
+		require.Equal(t, len(clients), closedFor(p, ReasonDraining))
+		for _, c := range clients {
+			c.ended()
+			require.NoError(t, c.Close())
+		}
+	}
+}
+
+// A drain is over when the last connection is gone, however long it might take;
+// clients are accepted during the delay before it, and the proxy isn't ready.
+func TestDrainDelayAndEarlyEnd(t *testing.T) {
+	leakCheck(t)
+	opts := testOptions(scriptedBroker(t, serveFrames(sumAnswer)))
+	opts.Limits.DrainTimeout = time.Hour
+	opts.Limits.DrainDelay = 300 * time.Millisecond
+	p, err := New(opts)
+	require.NoError(t, err)
+	stop := runProxy(t, p)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	eventually(t, "not ready", func() bool { return p.ending.Load() })
+	require.ErrorContains(t, p.Ready(), "shutting down")
+	c := dialRaw(t, p)
+	c.send(request(keyHeartbeat, 0, 1, nil, nil))
+	c.answer()
+	c.ended()
+	require.NoError(t, c.Close())
+	select {
+	case <-stopped:
+	case <-time.After(testPatience):
+		t.Fatal("waits though nobody is left")
+	}
+}
+
+// A client with max_in_flight unanswered requests is read no further, and goes
+// on when they are answered.
+func TestMaxInFlight(t *testing.T) {
+	leakCheck(t)
+	const most, all = 5, 50
+	var got atomic.Int64
+	release := make(chan struct{})
+	p := testProxy(t, scriptedBroker(t, func(c *net.TCPConn) {
+		var frames [][]byte
+		for range most {
+			f, err := readFrame(c)
+			if err != nil {
+				return
+			}
+			got.Add(1)
+			frames = append(frames, f)
+		}
+		<-release
+		for _, f := range frames {
+			h, _ := protocol.ParseRequestHeader(f)
+			_, _ = c.Write(answerFrame(h.CorrelationID, sumOf(f)))
+		}
+		serveFrames(sumAnswer)(c)
+	}), func(o *Options) { o.Limits.MaxInFlight = most })
+	c := dialRaw(t, p)
+	for i := range int32(all) {
+		c.send(request(keyHeartbeat, 0, i, nil, nil))
+	}
+	eventually(t, "as many as allowed", func() bool { return got.Load() == most })
+	bound := func() (n int) {
+		done := make(chan int)
+		for _, l := range p.engine.loops {
+			l.post(func() {
+				n := 0
+				for s := range l.sessions {
+					n += s.fifo.len()
+				}
+				done <- n
+			})
+			n += <-done
+		}
+		return n
+	}
+	require.Equal(t, most, bound())
+	close(release)
+	for i := range int32(all) {
+		corr, _ := c.answer()
+		require.Equal(t, i, corr)
+	}
 }

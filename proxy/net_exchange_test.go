@@ -233,7 +233,7 @@ func TestExchangeRespectsBacklog(t *testing.T) {
 	}
 	eventually(t, "backlog", func() bool {
 		now, _ := p.engine.held()
-		return now > int64(p.limits.ClientOutboundMax)
+		return now > int64(p.limits().ClientOutboundMax)
 	})
 	require.Less(t, made.Load(), int64(n))
 	for range n {

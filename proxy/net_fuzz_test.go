@@ -26,6 +26,7 @@ func (c *memConn) writev(bufs [][]byte) {
 	}
 }
 func (c *memConn) buffered() int        { return 0 }
+func (c *memConn) progress() int64      { return 0 }
 func (c *memConn) setReading(on bool)   { c.reading = on }
 func (c *memConn) finish(time.Duration) { c.over = true }
 func (c *memConn) abort()               { c.over = true }
@@ -33,7 +34,8 @@ func (c *memConn) remote() string       { return "mem" }
 
 // memSession is a session between two memConns, the broker connected already.
 func memSession(t *testing.T, h requestHandler) (s *session, client, broker *memConn) {
-	p := &Proxy{log: slog.New(slog.DiscardHandler), limits: Limits{MaxFrameBytes: 1 << 20}.withDefaults(), handler: h}
+	p := &Proxy{log: slog.New(slog.DiscardHandler), handler: h}
+	p.SetLimits(Limits{MaxFrameBytes: 1 << 20})
 	p.engine = &engine{}
 	m, err := newMetrics(nil, p)
 	require.NoError(t, err)

@@ -101,7 +101,7 @@ func TestTLSBroker(t *testing.T) {
 	}
 	eventually(t, "the mark is reached", func() bool {
 		now, _ := p.engine.held()
-		return now > int64(p.limits.ClientOutboundMax)
+		return now > int64(p.limits().ClientOutboundMax)
 	})
 	for range n {
 		_, err := io.CopyN(io.Discard, c.r, 8)

@@ -133,7 +133,7 @@ func checkPattern(t *testing.T, r io.Reader, n int) {
 }
 
 // bound is the most that may wait in Lockstep for one direction of one client.
-func bound(p *Proxy) int64 { return int64(p.limits.ClientOutboundMax) + readBufferBytes }
+func bound(p *Proxy) int64 { return int64(p.limits().ClientOutboundMax) + readBufferBytes }
 
 const slowTotal, slowFrame = 256 << 20, 4 << 20
 
@@ -152,7 +152,7 @@ func TestSlowReader(t *testing.T) {
 	}
 	eventually(t, "the mark is reached", func() bool {
 		now, _ := p.engine.held()
-		return now > int64(p.limits.ClientOutboundMax)
+		return now > int64(p.limits().ClientOutboundMax)
 	})
 	in := testutil.ToFloat64(p.m.upstreamIn)
 	require.Less(t, in, float64(slowTotal), "everything was read from the broker")
@@ -196,7 +196,7 @@ func TestSlowBroker(t *testing.T) {
 	}()
 	eventually(t, "the mark is reached", func() bool {
 		now, _ := p.engine.held()
-		return now > int64(p.limits.ClientOutboundMax)
+		return now > int64(p.limits().ClientOutboundMax)
 	})
 	require.Less(t, testutil.ToFloat64(p.m.clientIn), float64(slowTotal))
 	close(read)
@@ -245,7 +245,7 @@ func TestHalfCloseDeliversAcks0Tail(t *testing.T) {
 		}()
 		eventually(t, "the broker's side backs up", func() bool {
 			now, _ := p.engine.held()
-			return now > int64(p.limits.ClientOutboundMax)
+			return now > int64(p.limits().ClientOutboundMax)
 		})
 		close(read)
 		<-wrote

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,12 +56,16 @@ type Options struct {
 
 // Limits bound what clients can use. A zero field gets the default.
 type Limits struct {
-	MaxFrameBytes     int           // 100 MiB
-	MaxConnections    int           // 10000
-	ClientOutboundMax int           // 4 MiB: high-water mark of what waits for one slow peer
-	IdleTimeout       time.Duration // 10 min
-	HandshakeTimeout  time.Duration // 10 s: first request, and reaching the broker
-	DrainTimeout      time.Duration // 30 s; negative: none
+	MaxFrameBytes       int           // 100 MiB
+	MaxConnections      int           // 10000
+	MaxConnectionsPerIP int           // none
+	MaxInFlight         int           // 1000: requests of one connection that wait for their answer
+	ClientOutboundMax   int           // 4 MiB: high-water mark of what waits for one slow peer
+	IdleTimeout         time.Duration // 10 min
+	HandshakeTimeout    time.Duration // 10 s: first request, and reaching the broker
+	StalledFrameTimeout time.Duration // 30 s: within this time a request that was begun makes progress
+	DrainDelay          time.Duration // none: from the end of Run's context to the end of accepting
+	DrainTimeout        time.Duration // 30 s; negative: none
 }
 
 func (l Limits) withDefaults() Limits {
@@ -76,9 +81,11 @@ func (l Limits) withDefaults() Limits {
 	}
 	set(&l.MaxFrameBytes, 100<<20)
 	set(&l.MaxConnections, 10000)
+	set(&l.MaxInFlight, 1000)
 	set(&l.ClientOutboundMax, 4<<20)
 	wait(&l.IdleTimeout, 10*time.Minute)
 	wait(&l.HandshakeTimeout, 10*time.Second)
+	wait(&l.StalledFrameTimeout, 30*time.Second)
 	wait(&l.DrainTimeout, 30*time.Second)
 	l.DrainTimeout = max(l.DrainTimeout, 0)
 	return l
@@ -91,7 +98,7 @@ func (l Limits) linger() time.Duration { return l.HandshakeTimeout }
 // Proxy serves clients.
 type Proxy struct {
 	log       *slog.Logger
-	limits    Limits
+	lim       atomic.Pointer[Limits] // SetLimits replaces it
 	bootstrap []string
 	dial      func(ctx context.Context, network, addr string) (net.Conn, error)
 	tls       *tls.Config
@@ -104,11 +111,13 @@ type Proxy struct {
 	m         *metrics
 	logged    [numReasons]closeLog
 
-	ctx      context.Context // of dials; ends after the drain
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup // goroutines but the loops
-	open     atomic.Int64   // client connections
+	ctx    context.Context // of dials; ends after the drain
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // goroutines but the loops
+	open   atomic.Int64   // client connections
+	admission
 	nextSeed atomic.Uint32
+	ending   atomic.Bool // Run's context has ended
 	draining atomic.Bool
 }
 
@@ -119,7 +128,7 @@ func New(opts Options) (_ *Proxy, err error) {
 		return nil, errors.New("proxy needs a listener and a bootstrap address of the destination")
 	}
 	p := &Proxy{
-		log: opts.Logger, limits: opts.Limits.withDefaults(), bootstrap: opts.Bootstrap, tls: opts.TLS,
+		log: opts.Logger, bootstrap: opts.Bootstrap, tls: opts.TLS,
 		dial: opts.Dial, handler: opts.handler,
 	}
 	if p.log == nil {
@@ -128,6 +137,8 @@ func New(opts Options) (_ *Proxy, err error) {
 	if p.dial == nil {
 		p.dial = (&net.Dialer{}).DialContext
 	}
+	p.SetLimits(opts.Limits)
+	p.admission.from = make(map[netip.Addr]int)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -165,6 +176,16 @@ func New(opts Options) (_ *Proxy, err error) {
 		p.handler = noHandler{}
 	}
 	return p, nil
+}
+
+func (p *Proxy) limits() *Limits { return p.lim.Load() }
+
+// SetLimits changes what is looked at from now on; zero fields get defaults.
+// Connections that are open keep what they have: none is closed for a limit
+// that was lowered.
+func (p *Proxy) SetLimits(l Limits) {
+	l = l.withDefaults()
+	p.lim.Store(&l)
 }
 
 // Close gives back what New took; only for a Proxy that Run was not called on.
@@ -208,6 +229,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 			"broker_ports", fmt.Sprintf("%d-%d", f.FirstPort, f.LastPort))
 	}
 	<-ctx.Done()
+	p.ending.Store(true)
+	if d := p.limits().DrainDelay; d > 0 {
+		p.log.Info("not ready any more; clients are still accepted for a while, so that load balancers notice first", "for", d)
+		time.Sleep(d)
+	}
 	for _, f := range p.fronts {
 		f.close()
 	}
@@ -229,6 +255,9 @@ func (p *Proxy) Addr() net.Addr { return p.fronts[0].lns[0].Addr() }
 // Ready says what is missing before clients can be served: nil when the
 // destination's brokers are known.
 func (p *Proxy) Ready() error {
+	if p.ending.Load() {
+		return errors.New("shutting down")
+	}
 	if len(p.topology.snap.Load().brokers) == 0 {
 		return errors.New("the destination's brokers are not known yet")
 	}

@@ -169,7 +169,7 @@ func (s *session) inspect(b []byte) (need int, h requestHead, err error) {
 			return need, h, err
 		}
 	}
-	size, ok, err := protocol.ReadFrameSize(b, minRequest, s.p.limits.MaxFrameBytes)
+	size, ok, err := protocol.ReadFrameSize(b, minRequest, s.p.limits().MaxFrameBytes)
 	if err != nil {
 		return 0, h, err
 	}
@@ -205,7 +205,7 @@ func (s *session) inspect(b []byte) (need int, h requestHead, err error) {
 	}
 	if s.p.handler.takes(protocol.RequestHeader{Key: h.key, Version: h.version, CorrelationID: h.corr}) {
 		h.verdict = reqBuffer
-		if most := api.MaxHandled(s.p.limits.MaxFrameBytes); size > most {
+		if most := api.MaxHandled(s.p.limits().MaxFrameBytes); size > most {
 			return 0, h, fmt.Errorf("%w: %s with %d bytes, at most %d are looked into for mirror topics", protocol.ErrFrameTooLarge, api.Name, size, most)
 		}
 		return 0, h, nil

@@ -151,9 +151,9 @@ func (s *session) consumeAnswers(b []byte) {
 		if kind == respTail && head[8] != 0 {
 			kind = respRewrite // header tags, which no broker sends yet: take the slow way
 		}
-		if kind != respStream && kind != respTail && kind != respToken && int(size) > s.p.limits.MaxFrameBytes {
+		if kind != respStream && kind != respTail && kind != respToken && int(size) > s.p.limits().MaxFrameBytes {
 			s.deliver(b[run:i])
-			s.close(ReasonFrameTooLarge, fmt.Errorf("answer to key %d has %d bytes, limit %d (limits.max_frame_bytes)", a.key, size, s.p.limits.MaxFrameBytes))
+			s.close(ReasonFrameTooLarge, fmt.Errorf("answer to key %d has %d bytes, limit %d (limits.max_frame_bytes)", a.key, size, s.p.limits().MaxFrameBytes))
 			return
 		}
 		switch kind {

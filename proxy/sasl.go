@@ -81,7 +81,7 @@ func (s *session) handshakeAnswered(body []byte) error {
 // inspectToken reads the start of a frame (with its size) of a client that
 // authenticates. token false: it is a request.
 func (s *session) inspectToken(b []byte) (need int, h requestHead, token bool, err error) {
-	size, ok, err := protocol.ReadFrameSize(b, 0, s.p.limits.MaxFrameBytes)
+	size, ok, err := protocol.ReadFrameSize(b, 0, s.p.limits().MaxFrameBytes)
 	if err != nil {
 		return 0, h, true, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"runtime/debug"
 	"time"
 
@@ -30,7 +31,8 @@ type session struct {
 	l        *loop
 	log      *slog.Logger
 	front    *frontend
-	brokerID int32 // -1: bootstrap
+	brokerID int32      // -1: bootstrap
+	ip       netip.Addr // of the client, for limits
 
 	client   conn
 	upstream conn // nil until it is connected
@@ -56,6 +58,7 @@ type session struct {
 	emptyToken bool     // the next bytes of the broker may be an empty SASL token
 
 	unwatch  func() // cancels the timer of watch
+	stall    stall
 	started  time.Time
 	active   time.Time // when something last moved
 	requests int64
@@ -69,7 +72,7 @@ const prebufferBytes = 64 << 10
 
 // newSession starts a session on the loop; client is not attached yet.
 func (p *Proxy) newSession(l *loop, client *sockConn, front *frontend, brokerID int32) {
-	s := &session{p: p, l: l, client: client, front: front, brokerID: brokerID, started: time.Now()}
+	s := &session{p: p, l: l, client: client, ip: client.ip, front: front, brokerID: brokerID, started: time.Now()}
 	s.active = s.started
 	s.log = p.log.With("conn", client.remote())
 	if brokerID >= 0 {
@@ -137,7 +140,7 @@ func (s *session) pump() {
 
 // blocked: no further client frame may be begun.
 func (s *session) blocked() bool {
-	return s.upstream == nil || s.waiting != nil || s.x != nil || s.draining || s.fifo.len() >= maxInFlight || s.awaitsSASL()
+	return s.upstream == nil || s.waiting != nil || s.x != nil || s.draining || s.fifo.len() >= s.p.limits().MaxInFlight || s.awaitsSASL()
 }
 
 // settle is what remains when nothing can be started.
@@ -160,7 +163,7 @@ func (s *session) settle() {
 // precheck looks at the first bytes of a connection: a broker is only dialled
 // for what may be a Kafka request. false: the session was closed.
 func (s *session) precheck() bool {
-	_, ok, err := protocol.ReadFrameSize(s.pending, minRequest, s.p.limits.MaxFrameBytes)
+	_, ok, err := protocol.ReadFrameSize(s.pending, minRequest, s.p.limits().MaxFrameBytes)
 	if err != nil {
 		s.badFrame(err)
 		return false
@@ -174,7 +177,7 @@ func (s *session) precheck() bool {
 // overMark says whether what waits for c is above the mark. It has hysteresis,
 // so a slow reader toggles once per half a mark, not with every packet.
 func (s *session) overMark(is *bool, c conn) bool {
-	mark := s.p.limits.ClientOutboundMax
+	mark := s.p.limits().ClientOutboundMax
 	if *is {
 		mark /= 2
 	}
@@ -203,6 +206,7 @@ func (s *session) onData(c conn, b []byte) {
 		s.updateReading()
 		return
 	}
+	s.stall.in += int64(len(b))
 	if len(s.pending) == 0 && !s.blocked() || s.req.midFrame() && len(s.pending) == 0 && s.upstream != nil {
 		b = b[s.consume(b):]
 	}
@@ -249,7 +253,7 @@ func (s *session) onBroken(c conn, err error) {
 
 // dial connects to the broker on a goroutine of its own.
 func (s *session) dial() {
-	ctx, cancel := context.WithTimeout(s.p.ctx, s.p.limits.HandshakeTimeout)
+	ctx, cancel := context.WithTimeout(s.p.ctx, s.p.limits().HandshakeTimeout)
 	s.dialing = cancel
 	s.p.wg.Go(func() {
 		defer cancel()
@@ -287,16 +291,17 @@ func (s *session) dialled(up *sockConn, err error) {
 // the broker (a long poll, a JoinGroup) is no stall: the client has its own
 // time limit for that.
 func (s *session) watch() {
-	lim := s.p.limits
-	s.unwatch = s.l.afterFunc(min(lim.HandshakeTimeout, lim.IdleTimeout), func() {
-		quiet := time.Since(s.active)
+	lim := s.p.limits()
+	s.unwatch = s.l.afterFunc(min(lim.HandshakeTimeout, lim.IdleTimeout, lim.StalledFrameTimeout), func() {
+		lim, now := s.p.limits(), time.Now()
+		quiet := now.Sub(s.active)
 		waits := s.fifo.len() > 0 || s.x != nil || s.waiting != nil || s.dialing != nil
 		switch {
 		case s.requests == 0 && s.dialing == nil && time.Since(s.started) >= lim.HandshakeTimeout:
 			s.close(ReasonHandshakeTimeout, nil)
-		case s.client.buffered() > 0 && quiet >= lim.IdleTimeout:
+		case s.slowConsumer(now, lim.IdleTimeout):
 			s.close(ReasonSlowConsumer, nil)
-		case s.req.midFrame() && !s.upstreamFull && quiet >= min(3*lim.HandshakeTimeout, lim.IdleTimeout):
+		case s.stalledFrame(now, lim.StalledFrameTimeout):
 			s.close(ReasonStalledFrame, nil)
 		case !waits && quiet >= lim.IdleTimeout:
 			s.close(ReasonIdle, nil)
@@ -328,7 +333,7 @@ func (s *session) close(reason CloseReason, err error) {
 		s.unwatch()
 	}
 	delete(s.l.sessions, s)
-	s.p.sessionClosed(reason)
+	s.p.sessionClosed(s.ip, reason)
 	attrs := []slog.Attr{slog.String("reason", reason.String()), slog.Int64("requests", s.requests)}
 	if err != nil {
 		attrs = append(attrs, slog.Any("err", err))
@@ -339,12 +344,12 @@ func (s *session) close(reason CloseReason, err error) {
 	}
 	s.log.LogAttrs(context.Background(), level, "connection closed", attrs...)
 
-	s.client.finish(s.p.limits.linger())
+	s.client.finish(s.p.limits().linger())
 	if s.upstream != nil {
 		if reason == ReasonProtocolError {
 			s.upstream.abort()
 		} else {
-			s.upstream.finish(s.p.limits.linger())
+			s.upstream.finish(s.p.limits().linger())
 		}
 	}
 	if s.x != nil {

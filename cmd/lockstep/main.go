@@ -15,6 +15,8 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The second one ends the process at once, whatever still drains.
+	context.AfterFunc(ctx, stop)
 	err := root().ExecuteContext(ctx)
 	stop()
 	var said *saidError

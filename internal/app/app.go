@@ -281,12 +281,21 @@ func newProxy(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*p
 	return proxy.New(proxy.Options{
 		Listeners: listeners, Bootstrap: c.Destination.Bootstrap, TLS: forClients, ClientOptions: opts,
 		View: a.view, FetchUpstreamMaxBytes: int32(c.Limits.FetchUpstreamMaxBytes),
-		Limits: proxy.Limits{
-			MaxFrameBytes: int(c.Limits.MaxFrameBytes), MaxConnections: c.Limits.MaxConnections, ClientOutboundMax: int(c.Limits.ClientOutboundMax),
-			IdleTimeout: c.Limits.IdleTimeout.Std(), HandshakeTimeout: c.Limits.HandshakeTimeout.Std(), DrainTimeout: c.Limits.DrainTimeout.Std(),
-		},
+		Limits: proxyLimits(&c.Limits),
 		Logger: a.log, Registerer: a.reg,
 	})
+}
+
+func proxyLimits(l *config.Limits) proxy.Limits {
+	p := proxy.Limits{
+		MaxFrameBytes: int(l.MaxFrameBytes), MaxConnections: l.MaxConnections, MaxConnectionsPerIP: l.MaxConnectionsPerIP, MaxInFlight: l.MaxInFlight,
+		ClientOutboundMax: int(l.ClientOutboundMax), IdleTimeout: l.IdleTimeout.Std(), HandshakeTimeout: l.HandshakeTimeout.Std(),
+		StalledFrameTimeout: l.StalledFrameTimeout.Std(), DrainTimeout: l.DrainTimeout.Std(), DrainDelay: l.DrainDelay.Std(),
+	}
+	if p.DrainTimeout == 0 {
+		p.DrainTimeout = -1
+	}
+	return p
 }
 
 func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*mirror.Manager, error) {

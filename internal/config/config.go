@@ -108,13 +108,17 @@ type Instance struct {
 // Limits bound what the process uses.
 type Limits struct {
 	MaxFrameBytes         Bytes    `yaml:"max_frame_bytes" doc:"Largest request or rewritten answer; a larger frame closes its connection."`
-	MaxConnections        int      `yaml:"max_connections" doc:"Client connections at once."`
+	MaxConnections        int      `yaml:"max_connections" doc:"Client connections at once. A change counts for new ones."`
+	MaxConnectionsPerIP   int      `yaml:"max_connections_per_ip" doc:"Client connections at once from one address. 0: no limit; clients behind one NAT or load balancer share an address."`
+	MaxInFlight           int      `yaml:"max_in_flight" doc:"Unanswered requests of one connection; while there are so many, the client is not read."`
 	ClientOutboundMax     Bytes    `yaml:"client_outbound_max" doc:"Bytes waiting for a slow reader before its broker is no longer read."`
 	FetchUpstreamMaxBytes Bytes    `yaml:"fetch_upstream_max_bytes" doc:"Most bytes asked of a broker for one client fetch that touches mirror topics."`
 	MirrorMemory          Bytes    `yaml:"mirror_memory" doc:"Bytes fetched from sources and not yet written, over all mirrors."`
 	IdleTimeout           Duration `yaml:"idle_timeout" doc:"A client connection without traffic is closed after this time."`
+	StalledFrameTimeout   Duration `yaml:"stalled_frame_timeout" doc:"A client that has begun a request must send the rest of it, or 64 KiB, within each such time."`
 	HandshakeTimeout      Duration `yaml:"handshake_timeout" doc:"Time for a new connection's first request, and for reaching the broker."`
-	DrainTimeout          Duration `yaml:"drain_timeout" doc:"On SIGTERM: time over which client connections are closed once their requests are answered."`
+	DrainTimeout          Duration `yaml:"drain_timeout" doc:"On SIGTERM: time over which client connections are closed once their requests are answered; fewer than some hundred are closed sooner, 50 ms for each."`
+	DrainDelay            Duration `yaml:"drain_delay" doc:"On SIGTERM: time during which clients are still accepted while /readyz says no already, so that a load balancer notices first. 0: none."`
 }
 
 // Log sets up logging.
@@ -131,10 +135,12 @@ func Default() Config {
 		Limits: Limits{
 			MaxFrameBytes:         100 << 20,
 			MaxConnections:        10000,
+			MaxInFlight:           1000,
 			ClientOutboundMax:     4 << 20,
 			FetchUpstreamMaxBytes: 8 << 20,
 			MirrorMemory:          64 << 20,
 			IdleTimeout:           Duration(10 * time.Minute),
+			StalledFrameTimeout:   Duration(30 * time.Second),
 			HandshakeTimeout:      Duration(10 * time.Second),
 			DrainTimeout:          Duration(30 * time.Second),
 		},

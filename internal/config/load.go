@@ -267,6 +267,10 @@ func (l *Limits) check(bad report) {
 	for key, v := range map[string]struct{ have, least int64 }{
 		"max_frame_bytes":          {int64(l.MaxFrameBytes), 1 << 20},
 		"max_connections":          {int64(l.MaxConnections), 1},
+		"max_connections_per_ip":   {int64(l.MaxConnectionsPerIP), 0},
+		"max_in_flight":            {int64(l.MaxInFlight), 1},
+		"stalled_frame_timeout":    {int64(l.StalledFrameTimeout), 1e8},
+		"drain_delay":              {int64(l.DrainDelay), 0},
 		"client_outbound_max":      {int64(l.ClientOutboundMax), 64 << 10},
 		"fetch_upstream_max_bytes": {int64(l.FetchUpstreamMaxBytes), 64 << 10},
 		"mirror_memory":            {int64(l.MirrorMemory), 8 << 20},
