@@ -65,8 +65,9 @@ type loop struct {
 	held atomic.Int64 // bytes waiting in outQueues and session buffers
 	peak atomic.Int64 // highest held ever
 
-	mu     sync.Mutex // guards closed against post: the poller's fds are gone after
-	closed bool
+	mu     sync.Mutex // guards ended and closed against post
+	ended  bool       // what is posted from now on would not be run
+	closed bool       // the poller's fds are gone
 }
 
 // newEngine opens n loops (n <= 0: one per usable CPU); none runs yet.
@@ -102,7 +103,7 @@ func (e *engine) start() {
 // stop closes every connection that is left, ends the loops and waits for them.
 func (e *engine) stop() {
 	for _, l := range e.loops {
-		l.trigger(func(any) error {
+		l.last(func(any) error {
 			for _, c := range l.conns {
 				c.abort()
 			}
@@ -187,10 +188,22 @@ func (l *loop) post(f func()) bool {
 func (l *loop) trigger(f func(any) error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.ended || l.closed {
 		return false
 	}
 	return l.poller.Trigger(queue.HighPriority, f, nil) == nil
+}
+
+// last is trigger for the task that ends the loop: what was posted before it is
+// run, what comes after it is refused (a dial that ends just now would else leave
+// its socket behind).
+func (l *loop) last(f func(any) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended && !l.closed {
+		l.ended = true
+		_ = l.poller.Trigger(queue.HighPriority, f, nil) // fails only for a closed poller
+	}
 }
 
 // after runs f on the loop when what runs now is done; loop only.
