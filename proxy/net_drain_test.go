@@ -137,6 +137,10 @@ func TestDrainDelayAndEarlyEnd(t *testing.T) {
 	p, err := New(opts)
 	require.NoError(t, err)
 	stop := runProxy(t, p)
+	early := dialRaw(t, p)
+	early.send(request(keyHeartbeat, 0, 1, nil, nil))
+	early.answer()
+	require.NoError(t, early.Close())
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -214,6 +214,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	select {
 	case <-ctx.Done():
+		p.ending.Store(true)
 		p.Close()
 		return nil
 	default:
