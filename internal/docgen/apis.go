@@ -42,8 +42,11 @@ func letters(a protocol.API) string {
 		t protocol.Touch
 		s string
 	}{
-		{protocol.TouchAddresses, "A"}, {protocol.TouchOffsets, "O"}, {protocol.TouchEpochs, "E"},
-		{protocol.TouchHandled, "H"}, {protocol.TouchRefused, "R"},
+		{protocol.TouchAddresses, "A"},
+		{protocol.TouchOffsets, "O"},
+		{protocol.TouchEpochs, "E"},
+		{protocol.TouchHandled, "H"},
+		{protocol.TouchRefused, "R"},
 	} {
 		if a.Has(l.t) {
 			out = append(out, l.s)
