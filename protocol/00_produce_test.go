@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/internal/wiregen"
 )
 
 const policyViolation = 44
@@ -17,7 +19,7 @@ func TestProduceEveryVersion(t *testing.T) {
 		for i := range 60 {
 			rnd := rand.New(rand.NewPCG(uint64(v), uint64(i)))
 			k := kmsg.NewPtrProduceRequest()
-			fillRandom(rnd, k, true)
+			wiregen.Fill(rnd, k, true)
 			k.Version = v
 			body := k.AppendTo(nil)
 			require.NoError(t, q.Decode(v, body))

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/internal/wiregen"
 )
 
 func TestApiVersionsGolden(t *testing.T) {
@@ -31,7 +33,7 @@ func TestApiVersionsEveryVersion(t *testing.T) {
 		for i := range 200 {
 			rnd := rand.New(rand.NewPCG(uint64(v), uint64(i)))
 			in := kmsg.NewPtrApiVersionsResponse()
-			fillRandom(rnd, in, true)
+			wiregen.Fill(rnd, in, true)
 			in.Version, in.ErrorCode = v, 0
 			in.ApiKeys = nil
 			for range rnd.IntN(100) {

@@ -113,7 +113,11 @@ func (t tail) padTo(want int) ([]byte, bool) {
 	}
 	// Two filler tags of different width close the gaps that the width of the
 	// length leaves; numbers rise, as the protocol wants.
-	for _, tag := range []uint32{max(t.last+1, 100), max(t.last+1, 200)} {
+	narrow := max(t.last+1, 100)
+	for _, tag := range []uint32{narrow, 1 << (7 * uvarintLen(narrow))} {
+		if tag <= t.last {
+			continue // above every number there is
+		}
 		pad := t
 		n := want - len(out) - uvarintLen(tag)
 		if t.fields()+1 == 1<<7 {
