@@ -19,6 +19,8 @@ var (
 	ErrFrameTiny = errors.New("frame is too small for its header")
 	// ErrLooksLikeTLS: the bytes are a TLS record, the listener is plaintext.
 	ErrLooksLikeTLS = errors.New("looks like TLS on a plaintext listener: set security.protocol to PLAINTEXT, or use a TLS listener")
+	// ErrLooksLikeProxy: the bytes are a header of the PROXY protocol.
+	ErrLooksLikeProxy = errors.New("looks like a PROXY protocol header, which this listener doesn't expect: set its proxy_protocol, or turn it off at the load balancer")
 	// ErrLooksLikeHTTP: the bytes are an HTTP request or answer.
 	ErrLooksLikeHTTP = errors.New("looks like HTTP on a Kafka listener: check host and port")
 )
@@ -41,6 +43,8 @@ func ReadFrameSize(b []byte, minSize, limit int) (size int, ok bool, err error) 
 		return 0, false, ErrLooksLikeTLS
 	case LooksLikeHTTP(b):
 		return 0, false, ErrLooksLikeHTTP
+	case string(b[:FrameSizeLen]) == "PROX", string(b[:FrameSizeLen]) == "\r\n\r\n":
+		return 0, false, ErrLooksLikeProxy
 	case n < 0:
 		return 0, false, fmt.Errorf("%w: %d", ErrFrameNegative, n)
 	case int64(n) > int64(limit):

@@ -13,33 +13,39 @@ type admission struct {
 	from map[netip.Addr]int
 }
 
-// admit counts a client connection in, or says which limit it exceeds; what was
-// counted is counted out by sessionClosed in either case.
-func (p *Proxy) admit(ip netip.Addr) (over CloseReason, limit int, ok bool) {
-	open := p.open.Add(1)
-	p.admission.mu.Lock()
-	n := p.admission.from[ip] + 1
-	p.admission.from[ip] = n
-	p.admission.mu.Unlock()
-	lim := p.limits()
-	switch {
-	case open > int64(lim.MaxConnections):
-		return ReasonMaxConnections, lim.MaxConnections, false
-	case lim.MaxConnectionsPerIP > 0 && n > lim.MaxConnectionsPerIP:
-		return ReasonMaxConnectionsPerIP, lim.MaxConnectionsPerIP, false
-	}
-	return 0, 0, true
+// admit counts a client connection in; false: it is above the limit of all, and
+// is to be counted out by sessionClosed.
+func (p *Proxy) admit() (limit int, ok bool) {
+	limit = p.limits().MaxConnections
+	return limit, p.open.Add(1) <= int64(limit)
 }
 
-// sessionClosed counts the end of a client connection.
-func (p *Proxy) sessionClosed(ip netip.Addr, reason CloseReason) {
-	p.admission.mu.Lock()
-	if n := p.admission.from[ip]; n > 1 {
-		p.admission.from[ip] = n - 1
-	} else {
-		delete(p.admission.from, ip)
+// admitIP counts a client connection to its address, which must be known by
+// then; false: it is above that limit, and is to be counted out.
+func (p *Proxy) admitIP(ip netip.Addr) (limit int, ok bool) {
+	if !ip.IsValid() {
+		return 0, true
 	}
-	p.admission.mu.Unlock()
+	p.admission.mu.Lock()
+	defer p.admission.mu.Unlock()
+	n := p.admission.from[ip] + 1
+	p.admission.from[ip] = n
+	limit = p.limits().MaxConnectionsPerIP
+	return limit, limit <= 0 || n <= limit
+}
+
+// sessionClosed counts the end of a client connection; ip is the zero Addr if
+// it was not counted to one.
+func (p *Proxy) sessionClosed(ip netip.Addr, reason CloseReason) {
+	if ip.IsValid() {
+		p.admission.mu.Lock()
+		if n := p.admission.from[ip]; n > 1 {
+			p.admission.from[ip] = n - 1
+		} else {
+			delete(p.admission.from, ip)
+		}
+		p.admission.mu.Unlock()
+	}
 	p.open.Add(-1)
 	p.m.closed[reason].Inc()
 }

@@ -30,6 +30,10 @@ const (
 	ReasonViewStale                              // the ledger view is too old to serve a mirror topic, or moved under an answer
 	ReasonMaxConnections                         // above limits.max_connections
 	ReasonMaxConnectionsPerIP                    // above limits.max_connections_per_ip
+	ReasonLooksLikePlaintext                     // a plaintext client on a TLS listener
+	ReasonTLSHandshake                           // the TLS handshake failed
+	ReasonUnknownSNI                             // a TLS hello without a server name, or with one that is not the listener's
+	ReasonBadProxyHeader                         // a PROXY protocol header that is broken, missing where required, or not expected
 	ReasonInternal                               // a fault of Lockstep
 	numReasons
 )
@@ -37,7 +41,8 @@ const (
 var reasonWords = [numReasons]string{
 	"client_eof", "broker_eof", "frame_too_large", "bad_frame", "looks_like_tls", "looks_like_http", "unknown_api",
 	"slow_consumer", "idle", "stalled_frame", "handshake_timeout", "connect_failed", "draining", "acks0_refused",
-	"protocol_error", "view_stale", "max_connections", "max_connections_per_ip", "internal",
+	"protocol_error", "view_stale", "max_connections", "max_connections_per_ip", "looks_like_plaintext", "tls_handshake",
+	"unknown_sni", "bad_proxy_header", "internal",
 }
 
 func (r CloseReason) String() string {

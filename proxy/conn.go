@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"syscall"
 	"time"
 
@@ -41,6 +40,15 @@ type conn interface {
 	remote() string
 }
 
+// netConn is a conn that isn't registered with a loop yet.
+type netConn interface {
+	conn
+	// attach registers it; loop only.
+	attach(l *loop, h connHandler, in, sent counter) error
+	// discard closes a connection that was never attached.
+	discard()
+}
+
 // connHandler gets a conn's events.
 type connHandler interface {
 	// onData: b is the loop's read buffer, valid during the call.
@@ -71,10 +79,10 @@ type sockConn struct {
 	closed    bool
 
 	addr     string
-	ip       netip.Addr // of a client
-	moved    int64      // bytes moved, to see progress while finishing
-	took     int64      // bytes written
-	linger   func()     // cancels the timer of finish
+	early    []byte // received before the loop got the connection
+	moved    int64  // bytes moved, to see progress while finishing
+	took     int64  // bytes written
+	linger   func() // cancels the timer of finish
 	in, sent counter
 }
 
@@ -114,6 +122,15 @@ func (c *sockConn) attach(l *loop, h connHandler, in, sent counter) error {
 	if err := c.update(); err != nil {
 		c.abort()
 		return err
+	}
+	if len(c.early) > 0 {
+		l.after(func() {
+			if c.h != nil {
+				c.in.Add(float64(len(c.early)))
+				c.h.onData(c, c.early)
+			}
+			c.early = nil
+		})
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"time"
 )
@@ -16,10 +15,10 @@ const dialTimeout = 3 * time.Second
 // dialBroker connects to the broker that a client's port stands for: -1 is any
 // that can be reached (every bootstrap address is tried, then every broker
 // known), else just that one, wherever it is by now. ctx bounds it.
-func (p *Proxy) dialBroker(ctx context.Context, id int32) (*sockConn, error) {
+func (p *Proxy) dialBroker(ctx context.Context, f *frontend, id int32) (netConn, error) {
 	var errs error
-	try := func(addr string) *sockConn {
-		c, err := p.dialAddr(ctx, addr)
+	try := func(addr string) netConn {
+		c, err := p.dialAddr(ctx, f, addr)
 		if err != nil {
 			p.m.dialFailures.Inc()
 			errs = errors.Join(errs, err)
@@ -60,35 +59,33 @@ func (p *Proxy) dialBroker(ctx context.Context, id int32) (*sockConn, error) {
 	}
 }
 
-func (p *Proxy) dialAddr(ctx context.Context, addr string) (*sockConn, error) {
+func (p *Proxy) dialAddr(ctx context.Context, f *frontend, addr string) (netConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c, err := p.dial(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	if p.tls == nil {
-		return adopt(c, addr)
+	settings := p.tls
+	if f.BrokerTLS != nil {
+		settings = f.BrokerTLS
 	}
-	cfg := p.tls
-	if cfg.ServerName == "" {
-		host, _, err := net.SplitHostPort(addr)
+	if settings == nil {
+		sc, err := adopt(c, addr)
 		if err != nil {
-			c.Close() // can't be used
 			return nil, err
 		}
-		cfg = cfg.Clone()
-		cfg.ServerName = host
+		return sc, nil
 	}
-	tc := tls.Client(c, cfg)
+	pipe := &tlsPipe{Conn: c}
+	tc := tls.Client(pipe, settings(addr))
 	if err := tc.HandshakeContext(ctx); err != nil {
 		c.Close() // can't be used
 		return nil, fmt.Errorf("TLS to %s: %w", addr, err)
 	}
-	end, err := p.bridge(tc)
+	up, err := newTLSConn(tc, pipe, addr)
 	if err != nil {
-		c.Close() // can't be used
 		return nil, err
 	}
-	return adopt(end, addr)
+	return up, nil
 }

@@ -54,6 +54,9 @@ type loop struct {
 	gone     chan struct{} // shared by the loops, capacity 1: some connection closed
 
 	buf    []byte     // the read buffer, shared by all connections of the loop
+	plain  []byte     // the same, decrypted; the next two are scratch of tlsConn, too
+	stage  []byte     // small pieces put together for a TLS record
+	cipher []byte     // encrypted, not yet given to the socket
 	iov    [][]byte   // scratch of flush
 	chunks [][]byte   // free list of outQueue chunks
 	frames [][]byte   // free list of frame buffers

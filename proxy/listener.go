@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,22 +11,33 @@ import (
 	"time"
 )
 
-// Listener is a bootstrap address and the ports of the brokers behind it.
+// Listener is a bootstrap address and the addresses of the brokers behind it:
+// a port for each, or a name for each (SNI).
 type Listener struct {
-	Address             string // host:port for bootstrap
-	AdvertisedHost      string // what clients are told; "": the host of Address
-	FirstPort, LastPort int    // broker id n is at FirstPort+n
+	Address        string // host:port for bootstrap
+	AdvertisedHost string // what clients are told; "": the host of Address
+
+	FirstPort, LastPort int // broker id n is at FirstPort+n
+	AdvertisedFirstPort int // and clients are told this port + n; 0: FirstPort
+
+	SNI           *SNI               // brokers by name; needs TLS, and no ports
+	TLS           func() *tls.Config // settings for the next client; nil: plaintext
+	ProxyProtocol ProxyProtocol
+
+	// BrokerTLS is TLS of these clients' connections to brokers, instead of
+	// Options.TLS.
+	BrokerTLS func(addr string) *tls.Config
 }
 
-// frontend is a Listener at work: one port for bootstrap, one per broker id.
-// A broker's address depends on its id alone, so it is the same over restarts
-// and on every instance.
+// frontend is a Listener at work. A broker's address depends on its id alone,
+// so it is the same over restarts and on every instance.
 type frontend struct {
 	Listener
-	bindHost string
-	lns      []boundListener
-	refused  sync.Map // broker ids without a port that were logged
-	p        *Proxy
+	names   *brokerNames // nil: a port for each broker
+	port    int          // where the first one listens
+	lns     []boundListener
+	refused sync.Map // broker ids without a port that were logged
+	p       *Proxy
 }
 
 type boundListener struct {
@@ -33,9 +45,13 @@ type boundListener struct {
 	brokerID int32
 }
 
-// noPort is advertised for a broker without a port: nothing listens there, so
-// clients fail on it, and none is sent past the proxy.
-const noPort = 1
+// A broker without a port is shown at a name that says so and that nobody can
+// have (RFC 6761): clients fail on it, and none is sent past the proxy. Each has
+// a name of its own, as librdkafka thrashes when two share an address (PX-035).
+const (
+	noPort     = 1
+	noPortHost = "broker-%d-has-no-port-in-lockstep.invalid"
+)
 
 // bind opens all ports at once: a port that is taken is an error at the start,
 // and a client that comes before the broker is known can wait for it.
@@ -44,9 +60,21 @@ func (p *Proxy) bind(ctx context.Context, cfg Listener) (_ *frontend, err error)
 	if err != nil {
 		return nil, fmt.Errorf("listener address %q: %w", cfg.Address, err)
 	}
-	f := &frontend{Listener: cfg, bindHost: host, p: p}
+	f := &frontend{Listener: cfg, p: p}
+	if f.SNI != nil {
+		if f.TLS == nil || f.LastPort > 0 {
+			return nil, fmt.Errorf("listener %s: sni needs tls, and no broker ports", cfg.Address)
+		}
+		if f.names, err = newBrokerNames(*f.SNI); err != nil {
+			return nil, fmt.Errorf("listener %s: %w", cfg.Address, err)
+		}
+		f.AdvertisedHost = f.SNI.BootstrapHost
+	}
 	if f.AdvertisedHost == "" {
 		f.AdvertisedHost = host
+	}
+	if f.AdvertisedFirstPort == 0 {
+		f.AdvertisedFirstPort = f.FirstPort
 	}
 	if ip := net.ParseIP(f.AdvertisedHost); f.AdvertisedHost == "" || ip != nil && ip.IsUnspecified() {
 		return nil, fmt.Errorf("listener %s: advertised host %q can't be dialled by clients: set advertised_host", cfg.Address, f.AdvertisedHost)
@@ -64,8 +92,11 @@ func (p *Proxy) bind(ctx context.Context, cfg Listener) (_ *frontend, err error)
 		f.lns = append(f.lns, boundListener{ln, brokerID})
 		return nil
 	}
-	if err := listen(cfg.Address, -1); err != nil {
+	if err := listen(cfg.Address, bootstrap); err != nil {
 		return nil, err
+	}
+	if a, ok := f.lns[0].Addr().(*net.TCPAddr); ok {
+		f.port = a.Port
 	}
 	for port := cfg.FirstPort; port <= cfg.LastPort && port > 0; port++ {
 		if err := listen(net.JoinHostPort(host, strconv.Itoa(port)), int32(port-cfg.FirstPort)); err != nil {
@@ -85,15 +116,44 @@ func (f *frontend) close() {
 
 // advertise is the AddressFunc of this listener's clients.
 func (f *frontend) advertise(nodeID int32, _ string, _ int32) (string, int32, bool) {
-	port := int64(f.FirstPort) + int64(nodeID)
-	if port > int64(f.LastPort) {
+	if f.names != nil {
+		port := f.SNI.AdvertisedPort
+		if port == 0 {
+			port = f.port
+		}
+		return f.names.host(nodeID), int32(port), true
+	}
+	if int64(f.FirstPort)+int64(nodeID) > int64(f.LastPort) {
 		if _, logged := f.refused.LoadOrStore(nodeID, true); !logged {
 			f.p.log.Error("a broker has no port: clients can't reach it; widen broker_ports",
-				"broker", nodeID, "first", f.FirstPort, "last", f.LastPort)
+				"listener", f.Address, "broker", nodeID, "first", f.FirstPort, "last", f.LastPort)
 		}
-		port = noPort
+		return fmt.Sprintf(noPortHost, nodeID), noPort, true
 	}
-	return f.AdvertisedHost, int32(port), true
+	return f.AdvertisedHost, int32(f.AdvertisedFirstPort) + nodeID, true
+}
+
+// logStart says where the listener is, and by what rule brokers are shown.
+func (f *frontend) logStart() {
+	attrs := []any{"listener", f.Address, "address", f.lns[0].Addr().String(), "tls", f.TLS != nil}
+	if f.names != nil {
+		_, port, _ := f.advertise(0, "", 0)
+		attrs = append(attrs, "bootstrap_host", f.SNI.BootstrapHost, "broker_host", f.SNI.BrokerHost, "advertised_port", port)
+	} else {
+		attrs = append(attrs, "broker_ports", fmt.Sprintf("%d-%d", f.FirstPort, f.LastPort),
+			"advertised_host", f.AdvertisedHost, "advertised_first_port", f.AdvertisedFirstPort)
+	}
+	f.p.log.Info("listening for clients", attrs...)
+}
+
+// logMap says where clients find the brokers.
+func (f *frontend) logMap(ids []int32) {
+	shown := make([]string, len(ids))
+	for i, id := range ids {
+		host, port, _ := f.advertise(id, "", 0)
+		shown[i] = strconv.Itoa(int(id)) + "=" + net.JoinHostPort(host, strconv.Itoa(int(port)))
+	}
+	f.p.log.Info("brokers as clients see them", "listener", f.Address, "brokers", shown)
 }
 
 // serve accepts until the listener is closed.
@@ -114,30 +174,5 @@ func (f *frontend) serve(ctx context.Context, ln boundListener) {
 			return
 		case <-time.After(100 * time.Millisecond):
 		}
-	}
-}
-
-// accept hands a client to the loop with the fewest connections.
-func (p *Proxy) accept(ctx context.Context, c net.Conn, f *frontend, brokerID int32) {
-	name, ip := c.RemoteAddr().String(), ipOf(c.RemoteAddr())
-	if over, limit, ok := p.admit(ip); !ok {
-		p.sessionClosed(ip, over)
-		level, skipped := p.logged[over].level(over, time.Now())
-		p.log.Log(ctx, level, "client refused: raise limits."+over.String()+", or find out who connects so often", "conn", name,
-			"reason", over.String(), "limit", limit, "more_like_it", skipped)
-		c.Close() // refused anyway
-		return
-	}
-	sc, err := adopt(c, name)
-	if err != nil {
-		p.sessionClosed(ip, ReasonInternal)
-		p.log.Error("client refused", "conn", name, "reason", ReasonInternal.String(), "err", err)
-		return
-	}
-	sc.ip = ip
-	l := p.engine.next()
-	if !l.post(func() { p.newSession(l, sc, f, brokerID) }) {
-		p.sessionClosed(ip, ReasonDraining)
-		sc.discard()
 	}
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-kafka/lockstep/internal/tlsconf/tlstest"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
@@ -68,6 +70,13 @@ func TestCloseReasons(t *testing.T) {
 		}
 		return b
 	}
+	ca := tlstest.NewCA(t)
+	cert := ca.Certificate(t, "lockstep", "lockstep.test", "*.lockstep.test")
+	overTLSByName := func(l *Listener) {
+		l.TLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }
+		l.SNI = &SNI{BootstrapHost: "lockstep.test", BrokerHost: "broker-%d.lockstep.test"}
+		l.FirstPort, l.LastPort = 0, 0
+	}
 	beat := request(keyHeartbeat, 0, 1, nil, nil)
 	sends := func(b []byte) func(*testing.T, *Proxy) {
 		return func(t *testing.T, p *Proxy) {
@@ -81,6 +90,7 @@ func TestCloseReasons(t *testing.T) {
 	}
 	rows := [numReasons]struct {
 		limits func(*Limits)
+		listen func(*Listener)
 		broker func(c *net.TCPConn) // nil: answers
 		dial   error
 		run    func(*testing.T, *Proxy)
@@ -136,7 +146,16 @@ func TestCloseReasons(t *testing.T) {
 			c.send(request(keyHeartbeat, 0, 1, nil, nil))
 			c.answer()
 		}},
-		ReasonInternal: {run: sends(request(protocol.KeyListOffsets, 1, 1, nil, nil))},
+		ReasonLooksLikePlaintext: {run: sends(beat), listen: overTLSByName},
+		ReasonTLSHandshake: {listen: overTLSByName, run: func(t *testing.T, p *Proxy) {
+			cfg := &tls.Config{RootCAs: ca.Pool, ServerName: "lockstep.test", MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}
+			require.Error(t, tls.Client(dialTCP(t, p.Addr().String()), cfg).Handshake())
+		}},
+		ReasonUnknownSNI: {listen: overTLSByName, run: func(t *testing.T, p *Proxy) {
+			require.Error(t, tls.Client(dialTCP(t, p.Addr().String()), &tls.Config{RootCAs: ca.Pool, ServerName: "broker-x.lockstep.test"}).Handshake())
+		}},
+		ReasonBadProxyHeader: {run: sends(beat), listen: func(l *Listener) { l.ProxyProtocol = ProxyRequired }},
+		ReasonInternal:       {run: sends(request(protocol.KeyListOffsets, 1, 1, nil, nil))},
 	}
 	docs, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
@@ -158,6 +177,9 @@ func TestCloseReasons(t *testing.T) {
 			opts.handler = reasonsHandler{}
 			if row.dial != nil {
 				opts.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, row.dial }
+			}
+			if row.listen != nil {
+				row.listen(&opts.Listeners[0])
 			}
 			if row.limits != nil {
 				row.limits(&opts.Limits)

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -73,7 +74,7 @@ func TestFetchEndpoints(t *testing.T) {
 	}
 }
 
-// A broker behind TLS: the loops see a socket pair, with the same back-pressure.
+// A broker behind TLS, with the same back-pressure.
 func TestTLSBroker(t *testing.T) {
 	leakCheck(t)
 	cert, pool := selfSigned(t)
@@ -92,7 +93,7 @@ func TestTLSBroker(t *testing.T) {
 		}
 	})
 	p := testProxy(t, raw, func(o *Options) {
-		o.TLS = &tls.Config{RootCAs: pool, ServerName: "broker.test", MinVersion: tls.VersionTLS12}
+		o.TLS = fixedTLS(&tls.Config{RootCAs: pool, ServerName: "broker.test", MinVersion: tls.VersionTLS12})
 	})
 	c := dialRaw(t, p)
 	const n = 40
@@ -114,12 +115,16 @@ func TestTLSBroker(t *testing.T) {
 	eventually(t, "closed", func() bool { return closedFor(p, ReasonClientEOF) == 1 })
 
 	p = testProxy(t, raw, func(o *Options) {
-		o.TLS = &tls.Config{ServerName: "broker.test", MinVersion: tls.VersionTLS12} // doesn't trust it
+		o.TLS = fixedTLS(&tls.Config{ServerName: "broker.test", MinVersion: tls.VersionTLS12}) // doesn't trust it
 	})
 	c = dialRaw(t, p)
 	c.send(request(keyHeartbeat, 0, 1, nil, nil))
 	require.Empty(t, c.ended())
 	eventually(t, "refused", func() bool { return closedFor(p, ReasonConnectFailed) == 1 })
+}
+
+func fixedTLS(cfg *tls.Config) func(string) *tls.Config {
+	return func(string) *tls.Config { return cfg }
 }
 
 func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
@@ -167,11 +172,14 @@ func TestNewRefuses(t *testing.T) {
 // Nothing that isn't reachable is advertised: a broker id without a port is
 // never shown under its own address.
 func TestAdvertise(t *testing.T) {
-	f := &frontend{Listener: Listener{AdvertisedHost: "h", FirstPort: 100, LastPort: 102}, p: &Proxy{log: testOptions("").Logger}}
-	for id, want := range map[int32]int32{0: 100, 2: 102, 3: noPort, 1<<31 - 1: noPort} {
+	f := &frontend{Listener: Listener{AdvertisedHost: "h", FirstPort: 100, LastPort: 102, AdvertisedFirstPort: 500}, p: &Proxy{log: testOptions("").Logger}}
+	for id, want := range map[int32]string{
+		0: "h:500", 2: "h:502",
+		// PX-035: never two on one address.
+		3: "broker-3-has-no-port-in-lockstep.invalid:1", 1<<31 - 1: "broker-2147483647-has-no-port-in-lockstep.invalid:1",
+	} {
 		host, port, ok := f.advertise(id, "internal", 9092)
 		require.True(t, ok)
-		require.Equal(t, "h", host)
-		require.Equal(t, want, port)
+		require.Equal(t, want, fmt.Sprintf("%s:%d", host, port))
 	}
 }

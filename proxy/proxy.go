@@ -11,7 +11,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -30,8 +29,9 @@ type Options struct {
 	Listeners []Listener
 	// Bootstrap addresses of the destination, host:port; all are tried.
 	Bootstrap []string
-	// TLS to the destination's brokers, for clients' connections; nil: plaintext.
-	TLS *tls.Config
+	// TLS to the destination's brokers, for clients' connections: the settings
+	// for the next one to addr; nil: plaintext.
+	TLS func(addr string) *tls.Config
 	// ClientOptions are TLS and SASL of Lockstep's own connection to the
 	// destination, by which it knows the brokers.
 	ClientOptions []kgo.Opt
@@ -101,7 +101,7 @@ type Proxy struct {
 	lim       atomic.Pointer[Limits] // SetLimits replaces it
 	bootstrap []string
 	dial      func(ctx context.Context, network, addr string) (net.Conn, error)
-	tls       *tls.Config
+	tls       func(addr string) *tls.Config
 	fronts    []*frontend
 	topology  *topology
 	handler   requestHandler
@@ -220,14 +220,20 @@ func (p *Proxy) Run(ctx context.Context) error {
 	default:
 	}
 	p.engine.start()
+	p.topology.onBrokers = func(ids []int32) {
+		for _, f := range p.fronts {
+			f.logMap(ids)
+		}
+	}
 	p.wg.Go(func() { p.topology.run(p.ctx) })
+	arriving, refuse := context.WithCancel(p.ctx)
+	defer refuse()
 	var accepting sync.WaitGroup
 	for _, f := range p.fronts {
 		for _, ln := range f.lns {
-			accepting.Go(func() { f.serve(p.ctx, ln) })
+			accepting.Go(func() { f.serve(arriving, ln) })
 		}
-		p.log.Info("listening for clients", "address", f.lns[0].Addr().String(), "advertised_host", f.AdvertisedHost,
-			"broker_ports", fmt.Sprintf("%d-%d", f.FirstPort, f.LastPort))
+		f.logStart()
 	}
 	<-ctx.Done()
 	p.ending.Store(true)
@@ -239,6 +245,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		f.close()
 	}
 	accepting.Wait()
+	refuse() // those that are not clients yet
 	p.drain()
 	p.cancel()
 	p.closeAll()

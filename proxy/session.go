@@ -71,12 +71,12 @@ type session struct {
 const prebufferBytes = 64 << 10
 
 // newSession starts a session on the loop; client is not attached yet.
-func (p *Proxy) newSession(l *loop, client *sockConn, front *frontend, brokerID int32) {
-	s := &session{p: p, l: l, client: client, ip: client.ip, front: front, brokerID: brokerID, started: time.Now()}
+func (p *Proxy) newSession(l *loop, client netConn, a arrival) {
+	s := &session{p: p, l: l, client: client, ip: a.ip, front: a.front, brokerID: a.brokerID, started: time.Now()}
 	s.active = s.started
 	s.log = p.log.With("conn", client.remote())
-	if brokerID >= 0 {
-		s.log = s.log.With("broker", brokerID)
+	if a.brokerID >= 0 {
+		s.log = s.log.With("broker", a.brokerID)
 	}
 	l.sessions[s] = struct{}{}
 	if err := client.attach(l, s, p.m.clientIn, p.m.clientOut); err != nil {
@@ -257,14 +257,14 @@ func (s *session) dial() {
 	s.dialing = cancel
 	s.p.wg.Go(func() {
 		defer cancel()
-		up, err := s.p.dialBroker(ctx, s.brokerID)
+		up, err := s.p.dialBroker(ctx, s.front, s.brokerID)
 		if !s.l.post(func() { s.dialled(up, err) }) && up != nil {
 			up.discard()
 		}
 	})
 }
 
-func (s *session) dialled(up *sockConn, err error) {
+func (s *session) dialled(up netConn, err error) {
 	s.enter()
 	defer s.leave()
 	s.dialing = nil
@@ -385,6 +385,8 @@ func (s *session) badFrame(err error) {
 		reason = ReasonLooksLikeTLS
 	case errors.Is(err, protocol.ErrLooksLikeHTTP):
 		reason = ReasonLooksLikeHTTP
+	case errors.Is(err, protocol.ErrLooksLikeProxy):
+		reason = ReasonBadProxyHeader
 	case errors.Is(err, protocol.ErrFrameTooLarge):
 		reason = ReasonFrameTooLarge
 	}

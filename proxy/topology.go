@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -22,6 +24,8 @@ type topology struct {
 	log    *slog.Logger
 	every  time.Duration
 	poked  chan struct{}
+	// onBrokers hears of the broker ids, whenever they have changed.
+	onBrokers func(ids []int32)
 
 	snap atomic.Pointer[topoSnap]
 	mu   sync.Mutex // of changed
@@ -128,6 +132,9 @@ func (t *topology) look(ctx context.Context) error {
 		}
 	}
 	t.snap.Store(snap)
+	if ids := slices.Sorted(maps.Keys(snap.brokers)); t.onBrokers != nil && !slices.Equal(ids, slices.Sorted(maps.Keys(old.brokers))) {
+		t.onBrokers(ids)
+	}
 	return nil
 }
 

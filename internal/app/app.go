@@ -27,6 +27,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/control"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/internal/tlsconf"
 	"github.com/lockstep-kafka/lockstep/internal/version"
 	"github.com/lockstep-kafka/lockstep/mirror"
 	"github.com/lockstep-kafka/lockstep/proxy"
@@ -55,6 +56,7 @@ type app struct {
 	mirror    *mirror.Manager // nil: no mirror is configured
 	proxy     *proxy.Proxy
 	admin     *admin.Server // nil: no address
+	tls       []tlsconf.Reloader
 	closes    []func()
 }
 
@@ -92,6 +94,7 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 		return nil
 	})
 	back.Go(func() error { a.compareConfigs(life); return nil })
+	back.Go(func() error { tlsconf.Watch(life, lookEvery, a.log, a.tls...); return nil })
 	if o.Reload != nil {
 		back.Go(func() error { a.reload(life, c, *o.Reload); return nil })
 	}
@@ -224,6 +227,7 @@ func build(c *config.Config, o Options) (_ *app, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.follow(sec)
 	cl, err := kgo.NewClient(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("client for the destination: %w", err)
@@ -264,28 +268,6 @@ func build(c *config.Config, o Options) (_ *app, err error) {
 	return a, nil
 }
 
-func newProxy(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*proxy.Proxy, error) {
-	var listeners []proxy.Listener
-	for _, l := range c.Listeners {
-		listeners = append(listeners, proxy.Listener{
-			Address: l.Address, AdvertisedHost: l.AdvertisedHost, FirstPort: l.BrokerPorts.First, LastPort: l.BrokerPorts.Last,
-		})
-	}
-	// Clients' connections never carry Lockstep's own certificate: a broker that
-	// takes it for a principal would give every client Lockstep's rights.
-	forClients := sec.TLS
-	if forClients != nil {
-		forClients = forClients.Clone()
-		forClients.Certificates = nil
-	}
-	return proxy.New(proxy.Options{
-		Listeners: listeners, Bootstrap: c.Destination.Bootstrap, TLS: forClients, ClientOptions: opts,
-		View: a.view, FetchUpstreamMaxBytes: int32(c.Limits.FetchUpstreamMaxBytes),
-		Limits: proxyLimits(&c.Limits),
-		Logger: a.log, Registerer: a.reg,
-	})
-}
-
 func proxyLimits(l *config.Limits) proxy.Limits {
 	p := proxy.Limits{
 		MaxFrameBytes: int(l.MaxFrameBytes), MaxConnections: l.MaxConnections, MaxConnectionsPerIP: l.MaxConnectionsPerIP, MaxInFlight: l.MaxInFlight,
@@ -301,7 +283,7 @@ func proxyLimits(l *config.Limits) proxy.Limits {
 func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*mirror.Manager, error) {
 	pool := &kconn.Pool{}
 	dialer := func(s client.Security) *kconn.Dialer {
-		d := &kconn.Dialer{TLS: s.TLS, ClientID: client.ID, MaxFrame: int32(c.Limits.MaxFrameBytes), Pool: pool}
+		d := &kconn.Dialer{TLS: s.TLSFor(), ClientID: client.ID, MaxFrame: int32(c.Limits.MaxFrameBytes), Pool: pool}
 		if s.SASL != nil {
 			d.SASL = []sasl.Mechanism{s.SASL}
 		}
@@ -318,6 +300,7 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 		if err != nil {
 			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
 		}
+		a.follow(srcSec)
 		filter, err := mirror.NewTopicFilter(m.Topics.Include, m.Topics.Exclude)
 		if err != nil {
 			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/lockstep-kafka/lockstep/internal/client"
+	"github.com/lockstep-kafka/lockstep/internal/config"
 )
 
 // need is an API version without which a side can't be used (bad), or only
@@ -66,10 +67,12 @@ func (k *checker) versions(ctx context.Context, s *side, needs []need) {
 
 // brokerPorts finds brokers without a port of their own behind the proxy.
 func (k *checker) brokerPorts(s *side) {
-	ports := k.c.Listeners[0].BrokerPorts
-	for _, b := range s.meta.Brokers {
-		if _, ok := ports.Port(b.NodeID); !ok {
-			k.add(Fail, s.where, "ports", "listeners[0].broker_ports %s has no port for broker id %d: widen the range", ports, b.NodeID)
+	for i := range k.c.Listeners {
+		l := &k.c.Listeners[i]
+		for _, b := range s.meta.Brokers {
+			if _, ok := l.BrokerPorts.Port(b.NodeID); !ok && l.SNI == (config.SNI{}) {
+				k.add(Fail, s.where, "ports", "listeners[%d].broker_ports %s has no port for broker id %d: widen the range", i, l.BrokerPorts, b.NodeID)
+			}
 		}
 	}
 }

@@ -3,14 +3,18 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/tlsconf"
 )
 
 // ID is the client id of all of Lockstep's own connections.
@@ -18,13 +22,13 @@ const ID = "lockstep"
 
 // Security is what a connection to a cluster needs besides an address.
 type Security struct {
-	TLS  *tls.Config    // nil: plaintext
-	SASL sasl.Mechanism // nil: none
+	TLS  *tlsconf.Client // nil: plaintext
+	SASL sasl.Mechanism  // nil: none
 }
 
 // NewSecurity reads the files that the configuration names.
-func NewSecurity(t config.TLS, s config.SASL) (Security, error) {
-	tc, err := t.Config()
+func NewSecurity(what string, t config.TLS, s config.SASL) (Security, error) {
+	tc, err := t.Client(what)
 	if err != nil {
 		return Security{}, err
 	}
@@ -33,6 +37,24 @@ func NewSecurity(t config.TLS, s config.SASL) (Security, error) {
 		return Security{}, err
 	}
 	return Security{TLS: tc, SASL: m}, nil
+}
+
+// dialTimeout is for TCP and TLS together.
+const dialTimeout = 10 * time.Second
+
+// dial opens a TLS connection with the settings as they are now.
+func (s Security) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return (&tls.Dialer{Config: s.TLS.Config(addr)}).DialContext(ctx, network, addr)
+}
+
+// TLSFor are the TLS settings of the next connection to addr; nil: plaintext.
+func (s Security) TLSFor() func(addr string) *tls.Config {
+	if s.TLS == nil {
+		return nil
+	}
+	return s.TLS.Config
 }
 
 // Options of a kgo client for a cluster.
@@ -44,7 +66,7 @@ func Options(bootstrap []string, sec Security) []kgo.Opt {
 		kgo.MetadataMinAge(100 * time.Millisecond),
 	}
 	if sec.TLS != nil {
-		opts = append(opts, kgo.DialTLSConfig(sec.TLS))
+		opts = append(opts, kgo.Dialer(sec.dial))
 	}
 	if sec.SASL != nil {
 		opts = append(opts, kgo.SASL(sec.SASL))
@@ -54,7 +76,7 @@ func Options(bootstrap []string, sec Security) []kgo.Opt {
 
 // Source is Options for a mirror's source.
 func Source(s config.Source) ([]kgo.Opt, Security, error) {
-	sec, err := NewSecurity(s.TLS, s.SASL)
+	sec, err := NewSecurity("source "+strings.Join(s.Bootstrap, ","), s.TLS, s.SASL)
 	if err != nil {
 		return nil, Security{}, fmt.Errorf("source: %w", err)
 	}
@@ -63,7 +85,7 @@ func Source(s config.Source) ([]kgo.Opt, Security, error) {
 
 // Destination is Options for the destination.
 func Destination(d config.Destination) ([]kgo.Opt, Security, error) {
-	sec, err := NewSecurity(d.TLS, d.SASL)
+	sec, err := NewSecurity("destination", d.TLS, d.SASL)
 	if err != nil {
 		return nil, Security{}, fmt.Errorf("destination: %w", err)
 	}

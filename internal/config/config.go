@@ -10,7 +10,7 @@ import (
 // Config is the whole file. Field tags: yaml is the key, doc the sentence of
 // the reference; defaults are those of Default.
 type Config struct {
-	Listeners   []Listener  `yaml:"listeners" doc:"Where clients connect. One listener for now."`
+	Listeners   []Listener  `yaml:"listeners" doc:"Where clients connect: one or more addresses."`
 	Destination Destination `yaml:"destination" doc:"The cluster behind the proxy: clients are passed through to it, mirrors are written into it."`
 	Mirrors     []Mirror    `yaml:"mirrors" doc:"What is mirrored into the destination. May be empty: then this instance mirrors nothing, and serves what others mirror."`
 	Admin       Admin       `yaml:"admin" doc:"Health, metrics and status over HTTP."`
@@ -19,11 +19,40 @@ type Config struct {
 	Log         Log         `yaml:"log" doc:"Logging, to standard error."`
 }
 
-// Listener is one bootstrap address and the ports of the brokers behind it.
+// Listener is one bootstrap address and the addresses of the brokers behind it.
 type Listener struct {
-	Address        string    `yaml:"address" doc:"host:port that clients use as bootstrap address."`
-	AdvertisedHost string    `yaml:"advertised_host" doc:"Host name that clients are told for every broker. Default: the host of address; 0.0.0.0 and :: are refused."`
-	BrokerPorts    PortRange `yaml:"broker_ports" doc:"Ports for the brokers, FIRST-LAST: broker id n is at FIRST+n, over restarts too. A broker id without a port is an error in the log, and clients are told a port where nobody listens, never its own address."`
+	Address           string            `yaml:"address" doc:"host:port that clients use as bootstrap address; with sni for the brokers too."`
+	AdvertisedHost    string            `yaml:"advertised_host" doc:"Host name that clients are told for every broker. Default: the host of address; 0.0.0.0 and :: are refused. Not with sni."`
+	BrokerPorts       PortRange         `yaml:"broker_ports" doc:"Ports for the brokers, FIRST-LAST: broker id n is at FIRST+n, over restarts too. A broker id without a port is an error in the log, and clients are told a name that doesn't exist, never its own address. One of broker_ports and sni."`
+	AdvertisedPorts   PortRange         `yaml:"advertised_ports" doc:"Ports that clients are told instead of broker_ports, as many: where a NAT or container publishes them under other numbers."`
+	SNI               SNI               `yaml:"sni" doc:"A name for each broker instead of a port: all on the port of address, told apart by the server name in the TLS hello. Needs tls."`
+	TLS               ListenerTLS       `yaml:"tls" doc:"TLS of the clients. It ends in Lockstep."`
+	ProxyProtocol     ProxyProtocol     `yaml:"proxy_protocol" doc:"off, allowed or required: whether a connection begins with a header of the PROXY protocol, v1 or v2, that tells the client's address. Anyone who can connect can claim any address by it: let only the load balancer connect. Default: off."`
+	BrokerCertificate BrokerCertificate `yaml:"broker_certificate" doc:"A certificate for the brokers, presented on the connections of this listener's clients, for a destination that demands one. To the brokers every client of this listener is its subject then, unless it authenticates with SASL."`
+}
+
+// SNI is a name for each broker.
+type SNI struct {
+	BootstrapHost  string `yaml:"bootstrap_host" doc:"Name that clients use for bootstrap."`
+	BrokerHost     string `yaml:"broker_host" doc:"Names of the brokers, with %d for the id, as broker-%d.kafka.example: needs a DNS entry (a wildcard will do) and a certificate that holds them. A client that asks for another name is refused."`
+	AdvertisedPort int    `yaml:"advertised_port" doc:"Port that clients are told. 0: the port of address."`
+}
+
+// ListenerTLS is TLS of clients.
+type ListenerTLS struct {
+	Enabled      bool       `yaml:"enabled" doc:"Accept TLS, and nothing else."`
+	CertFile     string     `yaml:"cert_file" doc:"PEM file with the certificate, followed by its chain. This and the next two are loaded again when they change; open connections stay."`
+	KeyFile      string     `yaml:"key_file" doc:"PEM file with its key."`
+	ClientCAFile string     `yaml:"client_ca_file" doc:"PEM file with the authorities that sign clients' certificates."`
+	ClientAuth   ClientAuth `yaml:"client_auth" doc:"none, optional or required: whether clients must show a certificate of client_ca_file. It decides who may connect; the brokers don't learn of it. Default: none."`
+	MinVersion   TLSVersion `yaml:"min_version" doc:"Least TLS version, 1.2 or 1.3. Default: 1.2."`
+	CipherSuites []string   `yaml:"cipher_suites" doc:"Cipher suites of TLS 1.2, by their standard names. Default: Go's choice of secure ones. Those of TLS 1.3 can't be chosen."`
+}
+
+// BrokerCertificate is what brokers are shown on clients' connections.
+type BrokerCertificate struct {
+	CertFile string `yaml:"cert_file" doc:"PEM file with the certificate. Loaded again when it changes, as the key."`
+	KeyFile  string `yaml:"key_file" doc:"PEM file with its key."`
 }
 
 // Destination is the cluster behind the proxy.
@@ -43,12 +72,14 @@ type Source struct {
 
 // TLS of a connection that Lockstep opens.
 type TLS struct {
-	Enabled            bool   `yaml:"enabled" doc:"Use TLS."`
-	CAFile             string `yaml:"ca_file" doc:"PEM file with the authorities to trust. Default: the system's."`
-	CertFile           string `yaml:"cert_file" doc:"PEM file with the client certificate; needs key_file."`
-	KeyFile            string `yaml:"key_file" doc:"PEM file with the client key; needs cert_file."`
-	ServerName         string `yaml:"server_name" doc:"Name to verify in the broker's certificate. Default: the host dialled."`
-	InsecureSkipVerify bool   `yaml:"insecure_skip_verify" doc:"Accept any certificate. For tests only."`
+	Enabled            bool       `yaml:"enabled" doc:"Use TLS."`
+	CAFile             string     `yaml:"ca_file" doc:"PEM file with the authorities to trust. Default: the system's. This and the next two are loaded again when they change; open connections stay."`
+	CertFile           string     `yaml:"cert_file" doc:"PEM file with the client certificate; needs key_file."`
+	KeyFile            string     `yaml:"key_file" doc:"PEM file with the client key; needs cert_file."`
+	ServerName         string     `yaml:"server_name" doc:"Name to ask for (SNI), and to verify in the broker's certificate. Default: the host dialled."`
+	InsecureSkipVerify bool       `yaml:"insecure_skip_verify" doc:"Accept any certificate. For tests only."`
+	MinVersion         TLSVersion `yaml:"min_version" doc:"Least TLS version, 1.2 or 1.3. Default: 1.2."`
+	CipherSuites       []string   `yaml:"cipher_suites" doc:"Cipher suites of TLS 1.2, by their standard names. Default: Go's choice of secure ones. Those of TLS 1.3 can't be chosen."`
 }
 
 // SASL credentials; the password never stands in the file.

@@ -6,9 +6,9 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -121,12 +121,7 @@ type problem struct{ key, text string }
 // problems checks what types alone can't say.
 func (c *Config) problems() (ps []problem) {
 	bad := func(key, format string, args ...any) { ps = append(ps, problem{key, fmt.Sprintf(format, args...)}) }
-	if len(c.Listeners) != 1 {
-		bad("listeners", "one listener is needed (%d given): give address and broker_ports", len(c.Listeners))
-	}
-	for i := range c.Listeners {
-		c.Listeners[i].check(fmt.Sprintf("listeners[%d]", i), bad)
-	}
+	c.checkListeners(bad)
 	checkEndpoint("destination", c.Destination.Bootstrap, c.Destination.TLS, c.Destination.SASL, bad)
 	if c.Destination.LedgerReplicationFactor < 0 {
 		bad("destination.ledger_replication_factor", "may not be negative: 0 chooses by the number of brokers")
@@ -164,25 +159,6 @@ func (c *Config) problems() (ps []problem) {
 
 type report func(key, format string, args ...any)
 
-func (l *Listener) check(key string, bad report) {
-	host, port, err := net.SplitHostPort(l.Address)
-	if err != nil {
-		bad(key+".address", "%q is not host:port", l.Address)
-		return
-	}
-	if l.AdvertisedHost == "" {
-		l.AdvertisedHost = host
-	}
-	if ip := net.ParseIP(l.AdvertisedHost); l.AdvertisedHost == "" || ip != nil && ip.IsUnspecified() {
-		bad(key+".advertised_host", "clients can't connect to %q: give the name or address under which they reach this machine", l.AdvertisedHost)
-	}
-	if l.BrokerPorts.First == 0 {
-		bad(key+".broker_ports", "is missing: give FIRST-LAST, one port for each broker id from 0 up")
-	} else if p, err := strconv.Atoi(port); err == nil && p >= l.BrokerPorts.First && p <= l.BrokerPorts.Last {
-		bad(key+".broker_ports", "%s holds the port of address (%d): choose a range without it", l.BrokerPorts, p)
-	}
-}
-
 func checkEndpoint(key string, bootstrap []string, t TLS, s SASL, bad report) {
 	if len(bootstrap) == 0 {
 		bad(key+".bootstrap", "is missing: give host:port of at least one broker")
@@ -195,7 +171,8 @@ func checkEndpoint(key string, bootstrap []string, t TLS, s SASL, bad report) {
 	if (t.CertFile == "") != (t.KeyFile == "") {
 		bad(key+".tls", "cert_file and key_file go together: give both or none")
 	}
-	if !t.Enabled && t != (TLS{}) {
+	checkVersions(key+".tls", t.MinVersion, t.CipherSuites, bad)
+	if !t.Enabled && !reflect.ValueOf(t).IsZero() {
 		bad(key+".tls", "has settings but is not enabled: set enabled: true or remove them")
 	}
 	switch {

@@ -34,8 +34,6 @@ func rows(b *strings.Builder, prefix string, v reflect.Value) {
 		key := prefix + f.Tag.Get("yaml")
 		def := ""
 		switch {
-		case f.Type == reflect.TypeFor[PortRange]():
-			def = "(required)"
 		case f.Type.Kind() == reflect.Struct:
 		case f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct:
 			key += "[]"

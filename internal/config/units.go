@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -151,4 +152,52 @@ func (a *Acks) parse(t string) error {
 		return nil
 	}
 	return fmt.Errorf("%q is not a setting of acks: write all or leader", t)
+}
+
+// ProxyProtocol is whether clients' connections begin with a PROXY header.
+type ProxyProtocol string
+
+// ClientAuth is whether clients must show a certificate.
+type ClientAuth string
+
+// TLSVersion is a version of TLS.
+type TLSVersion string
+
+// The settings of these. Empty is the default.
+const (
+	ProxyOff      ProxyProtocol = "off"
+	ProxyAllowed  ProxyProtocol = "allowed"
+	ProxyRequired ProxyProtocol = "required"
+
+	ClientAuthNone     ClientAuth = "none"
+	ClientAuthOptional ClientAuth = "optional"
+	ClientAuthRequired ClientAuth = "required"
+
+	TLS12 TLSVersion = "1.2"
+	TLS13 TLSVersion = "1.3"
+)
+
+// UnmarshalYAML reads off, allowed or required.
+func (p *ProxyProtocol) UnmarshalYAML(n ast.Node) error {
+	return place(n, word(n.String(), p, ProxyOff, ProxyAllowed, ProxyRequired))
+}
+
+// UnmarshalYAML reads none, optional or required.
+func (a *ClientAuth) UnmarshalYAML(n ast.Node) error {
+	return place(n, word(n.String(), a, ClientAuthNone, ClientAuthOptional, ClientAuthRequired))
+}
+
+// UnmarshalYAML reads 1.2 or 1.3.
+func (v *TLSVersion) UnmarshalYAML(n ast.Node) error {
+	return place(n, word(n.String(), v, TLS12, TLS13))
+}
+
+// word takes one of a few words.
+func word[T ~string](text string, to *T, all ...T) error {
+	text = scalar(text)
+	if !slices.Contains(all, T(text)) {
+		return fmt.Errorf("%q is none of %v", text, all)
+	}
+	*to = T(text)
+	return nil
 }

@@ -22,7 +22,8 @@ const LockstepFeature = "lockstep.proxy"
 // Dialer holds how to reach the brokers of one cluster. Its fields must not be
 // changed after the first Dial.
 type Dialer struct {
-	TLS  *tls.Config      // nil: plaintext; ServerName empty: the host dialled
+	// TLS settings for the next connection to addr; nil: plaintext.
+	TLS  func(addr string) *tls.Config
 	SASL []sasl.Mechanism // the first that the broker offers is used; empty: none
 
 	ClientID        string
@@ -112,16 +113,7 @@ func (d *Dialer) open(ctx context.Context, addr string) (*Conn, error) {
 		}
 	}
 	if d.TLS != nil {
-		cfg := d.TLS
-		if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
-			host, _, err := net.SplitHostPort(addr)
-			if err != nil {
-				host = addr
-			}
-			cfg = cfg.Clone()
-			cfg.ServerName = host
-		}
-		tc := tls.Client(nc, cfg)
+		tc := tls.Client(nc, d.TLS(addr))
 		if err := tc.HandshakeContext(ctx); err != nil {
 			nc.Close()
 			if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {

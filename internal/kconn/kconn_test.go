@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-kafka/lockstep/internal/tlsconf"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -119,13 +120,17 @@ func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
+func trusting(pool *x509.CertPool) func(string) *tls.Config {
+	return func(addr string) *tls.Config { return tlsconf.For(&tls.Config{RootCAs: pool}, addr) }
+}
+
 func TestTLS(t *testing.T) {
 	cert, pool := selfSigned(t)
 	addr := fake(t, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{cert}}))
-	c, err := dial(t, &Dialer{TLS: &tls.Config{RootCAs: pool}}, addr)
+	c, err := dial(t, &Dialer{TLS: trusting(pool)}, addr)
 	require.NoError(t, err)
 	metadata(t, c)
-	_, err = dial(t, &Dialer{TLS: &tls.Config{RootCAs: x509.NewCertPool()}}, addr)
+	_, err = dial(t, &Dialer{TLS: trusting(x509.NewCertPool())}, addr)
 	require.ErrorIs(t, err, ErrCertificate)
 	_, err = dial(t, &Dialer{}, addr) // plaintext to TLS
 	require.Contains(t, []string{"tls_mismatch", "closed"}, Name(err), "%v", err)
