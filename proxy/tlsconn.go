@@ -60,14 +60,14 @@ func (p *tlsPipe) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// noData is the error of a Read that would have to wait.
-type noData struct{}
+// noDataError is the error of a Read that would have to wait.
+type noDataError struct{}
 
-func (noData) Error() string   { return "no more data yet" }
-func (noData) Timeout() bool   { return true }
-func (noData) Temporary() bool { return true }
+func (noDataError) Error() string   { return "no more data yet" }
+func (noDataError) Timeout() bool   { return true }
+func (noDataError) Temporary() bool { return true }
 
-var errNoData net.Error = noData{}
+var errNoData net.Error = noDataError{}
 
 // tlsBatch is how much is encrypted before it is handed to the socket;
 // tlsRecord is the most that a TLS record holds.
