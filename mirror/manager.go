@@ -34,6 +34,7 @@ type MirrorOptions struct {
 	Configs           ConfigFilter  // which topic configs follow the source
 	MinCompactionLag  time.Duration // hazard H1
 	Refresh           time.Duration // of topics and configs
+	ACLs              ACLOptions
 	// UncleanElections: what the configuration says of epoch.SettingULE; a verb
 	// may say otherwise ([ledger.MirrorSettings]), and [Manager.SetUnclean].
 	UncleanElections bool
@@ -216,6 +217,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	for _, s := range m.sources {
 		g.Go(func() error { return s.run(ctx) })
 		g.Go(func() error { return s.poll.run(ctx) })
+		if s.o.ACLs.Enabled {
+			g.Go(func() error { return s.followACLs(ctx) })
+		}
 	}
 	err := g.Wait()
 	// The owner has released what it owned; what is left is stopped without.

@@ -14,7 +14,7 @@ import (
 // maxBody bounds a request's body.
 const maxBody = 1 << 20
 
-// API is the routes of /v1/mirrors, /v1/partitions, /v1/topics, /v1/instances,
+// API is the routes of /v1/mirrors, /v1/partitions, /v1/topics, /v1/acls, /v1/instances,
 // /v1/commands and /v1/settings. Errors are JSON: {error, remedy, kind,
 // partitions}.
 func API(s *control.Service) map[string]http.HandlerFunc {
@@ -40,6 +40,10 @@ func API(s *control.Service) map[string]http.HandlerFunc {
 			}
 			t, left, err := s.Topics(sel)
 			answer(w, map[string]any{"topics": t, "left_out": left}, err)
+		},
+		"GET /v1/acls": func(w http.ResponseWriter, r *http.Request) {
+			a, err := s.ACLs(r.Context(), r.URL.Query().Get("mirror"))
+			answer(w, a, err)
 		},
 		"GET /v1/instances": func(w http.ResponseWriter, _ *http.Request) {
 			answer(w, map[string]any{"instances": s.Instances()}, nil)

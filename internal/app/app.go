@@ -309,6 +309,11 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 		if err != nil {
 			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
 		}
+		acls, err := mirror.NewACLOptions(m.ACLs.Include, m.ACLs.Exclude, m.ACLs.ExcludePrincipals)
+		if err != nil {
+			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
+		}
+		acls.Enabled, acls.DryRun, acls.AtOnce = m.ACLs.Enabled, m.ACLs.DryRun, m.ACLs.WritesAtOnce
 		acks := int16(-1)
 		if m.Acks == config.AcksLeader {
 			acks = 1
@@ -317,6 +322,7 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 			Name: m.Name, Source: mirror.Access{Client: srcOpts, Dialer: dialer(srcSec)}, Filter: filter,
 			UncleanElections:  m.UncleanLeaderElection,
 			Configs:           configs,
+			ACLs:              acls,
 			ReplicationFactor: m.ReplicationFactor, MinCompactionLag: m.MinCompactionLag.Std(), Refresh: m.MetadataRefresh.Std(),
 			Tuning: mirror.Tuning{
 				Acks: acks, FetchMaxBytes: int32(m.FetchMaxBytes), FetchPartitionMaxBytes: int32(m.FetchPartitionMaxBytes),
@@ -330,7 +336,7 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 
 // newControl answers for operators.
 func newControl(c *config.Config, a *app) *control.Service {
-	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics}
+	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics, ACLs: a.acls}
 	for i := range c.Mirrors {
 		m := &c.Mirrors[i]
 		o.Mirrors = append(o.Mirrors, control.Mirror{Name: m.Name, Source: strings.Join(m.Source.Bootstrap, ","), Fingerprint: m.Fingerprint()})
@@ -348,6 +354,29 @@ func (a *app) topics() (rows []control.Topic, left int) {
 		rows = append(rows, control.Topic(t))
 	}
 	return rows, left
+}
+
+// acls is what a sync of a mirror's ACLs would change now.
+func (a *app) acls(ctx context.Context, name string) (*control.ACLs, error) {
+	if a.mirror == nil {
+		return nil, mirror.ErrNoMirror
+	}
+	d, err := a.mirror.ACLDiff(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return &control.ACLs{
+		Mirror: d.Mirror, Enabled: d.Enabled, DryRun: d.DryRun, Add: texts(d.Create), Remove: texts(d.Remove), HeldBack: texts(d.Held),
+		SourceError: d.SourceError, InStep: d.InStep, NotUnderstood: d.NotUnderstood,
+	}, nil
+}
+
+func texts(rules []ledger.ACL) []string {
+	out := make([]string, len(rules))
+	for i := range rules {
+		out[i] = rules[i].String()
+	}
+	return out
 }
 
 // ends are the high watermarks of destination topics; what can't be found out

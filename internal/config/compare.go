@@ -76,6 +76,7 @@ func (m *Mirror) Fingerprint() map[string]string {
 		"topics.exclude":          m.Topics.Exclude,
 		"configs.include":         m.Configs.Include,
 		"configs.exclude":         m.Configs.Exclude,
+		"acls":                    m.ACLs,
 		"replication_factor":      m.ReplicationFactor,
 		"acks":                    m.Acks,
 		"min_compaction_lag":      m.MinCompactionLag,

@@ -96,6 +96,7 @@ type Mirror struct {
 	Source                 Source   `yaml:"source" doc:"The cluster to read."`
 	Topics                 Topics   `yaml:"topics" doc:"Which topics."`
 	Configs                Configs  `yaml:"configs" doc:"Which topic configs follow the source."`
+	ACLs                   ACLs     `yaml:"acls" doc:"Which of the source's ACLs are added to the destination."`
 	ReplicationFactor      int      `yaml:"replication_factor" doc:"Of topics created on the destination. 0: the destination's default."`
 	UncleanLeaderElection  bool     `yaml:"unclean_leader_election" doc:"Support for unclean leader elections on the source. true: what the source lost is cut here too, then mirroring goes on. false: such a partition is FAILED. Also accepted as mirror.unclean.leader.election.enable and mirror.support.unclean.leader.election. Takes effect without a restart."`
 	BumpStep               int32    `yaml:"bump_step" doc:"By how much the leader epoch shown rises at least when a partition is STOPPED, so that writers here never reach the source's epochs (hazard M1)."`
@@ -122,6 +123,16 @@ type Topics struct {
 type Configs struct {
 	Include []string `yaml:"include" doc:"RE2 expressions; a config that is set on the source's topic is set here too when one matches its whole key. What a mirror needs for itself (docs/operations.md) follows in any case."`
 	Exclude []string `yaml:"exclude" doc:"RE2 expressions; exclude wins over include."`
+}
+
+// ACLs selects the source's ACLs by regular expressions.
+type ACLs struct {
+	Enabled           bool     `yaml:"enabled" doc:"Copy the source's ACLs, and take away again what was copied when the source has it no more. What is the destination's own stays."`
+	DryRun            bool     `yaml:"dry_run" doc:"Change nothing: lockstep acls shows what would be."`
+	Include           []string `yaml:"include" doc:"RE2 expressions for type:name of a rule's resource; types are topic, group, transactional_id, cluster, delegation_token, user. A rule for one topic is copied only where that topic is mirrored."`
+	Exclude           []string `yaml:"exclude" doc:"RE2 expressions; exclude wins over include."`
+	ExcludePrincipals []string `yaml:"exclude_principals" doc:"RE2 expressions for principals whose rules are not copied, such as User:admin."`
+	WritesAtOnce      bool     `yaml:"writes_at_once" doc:"false: rules that allow to change a topic (WRITE, CREATE, DELETE, ALTER, ALTER_CONFIGS, ALL) are held back until every mirror topic that they cover is STOPPED; of ALL, reading is given at once. true: they are added like all others; the proxy refuses writes to mirror topics all the same, clients that bypass it are not stopped."`
 }
 
 // Admin is the HTTP endpoint.
@@ -184,6 +195,7 @@ func DefaultMirror() Mirror {
 	return Mirror{
 		Topics:                 Topics{Exclude: []string{"__.*"}},
 		Configs:                Configs{Include: []string{".*"}},
+		ACLs:                   ACLs{Include: []string{"topic:.*", "group:.*", "transactional_id:.*"}, Exclude: []string{"topic:__.*"}},
 		BumpStep:               1000,
 		Acks:                   AcksAll,
 		FetchMaxBytes:          16 << 20,

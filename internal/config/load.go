@@ -207,6 +207,7 @@ func (m *Mirror) check(key string, bad report) {
 	}
 	for name, list := range map[string][]string{
 		"topics.include": m.Topics.Include, "topics.exclude": m.Topics.Exclude, "configs.include": m.Configs.Include, "configs.exclude": m.Configs.Exclude,
+		"acls.include": m.ACLs.Include, "acls.exclude": m.ACLs.Exclude, "acls.exclude_principals": m.ACLs.ExcludePrincipals,
 	} {
 		for i, x := range list {
 			if _, err := regexp.Compile(x); err != nil {

@@ -32,7 +32,9 @@ type Options struct {
 	// Topics are the topics that are not mirrored, and why, as this instance
 	// knows them, and how many more there are. nil: not known.
 	Topics func() (rows []Topic, left int)
-	Now    func() time.Time // nil: time.Now
+	// ACLs is what a sync of a mirror's ACLs would change now. nil: not known.
+	ACLs func(ctx context.Context, mirror string) (*ACLs, error)
+	Now  func() time.Time // nil: time.Now
 }
 
 // Mirror is a mirror that the configuration declares.
