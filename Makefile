@@ -12,7 +12,7 @@ PKG     := github.com/lockstep-kafka/lockstep
 kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
 unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
 
-.PHONY: help build demo test test-unit test-long bench fmt fmt-check lint docs docs-check check tools clean
+.PHONY: help build demo test test-unit test-long bench bench-full bench-proxy bench-docs bench-micro fmt fmt-check lint docs docs-check check tools clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,9 +39,22 @@ test-long: TAGS := -tags long
 test-long: TIMEOUT := 60m
 test-long: test ## make test and the long tests (build tag "long")
 
-bench: ## Go benchmarks, then Lockstep beside a plain copier on real brokers
+# BENCH=quick measures less; PROFILE=1 adds CPU profiles and flame graphs; BENCH_ONLY=REGEXP picks scenarios. A quick run
+# leaves docs/benchmarks.md alone.
+bench: ## Lockstep beside what people would use instead, on real brokers: at most 20 minutes; BENCH=quick: 4
+	go run ./bench $(if $(filter-out core,$(BENCH)),,-docs docs)
+
+bench-full: ## All of the bench, each part for longer: hours
+	BENCH=full go run ./bench -docs docs
+
+bench-proxy: ## The proxy alone beside HAProxy, direct, and the proxies of BENCH_PROXY_ADDR=name=host:port,…
+	BENCH=proxy go run ./bench -docs docs
+
+bench-docs: ## Write docs/benchmarks.md and its charts from bench/results
+	go run ./bench -only-docs -docs docs
+
+bench-micro: ## Go benchmarks of the hot paths
 	go test -run '^$$' -bench . -benchmem ./protocol/... ./epoch/...
-	go run ./bench
 
 tools: $(BIN)/gofumpt-$(GOFUMPT_VERSION) $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## Install the pinned formatter and linter into .bin
 

@@ -35,7 +35,11 @@ func CacheDir() (string, error) {
 	for d := wd; ; d = filepath.Dir(d) {
 		mod, err := os.ReadFile(filepath.Join(d, "go.mod"))
 		if err == nil && bytes.HasPrefix(mod, []byte("module github.com/lockstep-kafka/lockstep\n")) {
-			return filepath.Join(d, ".cache"), nil
+			cache := filepath.Join(d, ".cache")
+			if real, err := filepath.EvalSymlinks(cache); err == nil {
+				cache = real // one folder that several clones share has one name: it is part of the class path
+			}
+			return cache, nil
 		}
 		if d == filepath.Dir(d) {
 			break

@@ -123,6 +123,13 @@ func (c *Cluster) prepare(id, controller int, clusterID string, k kit) error {
 		roles, listeners = append(roles, "broker"), append(listeners, "PLAINTEXT://"+broker)
 		p["advertised.listeners"], p["inter.broker.listener.name"] = "PLAINTEXT://"+broker, "PLAINTEXT"
 	}
+	if id == 1 {
+		for _, l := range c.opts.Listeners {
+			listeners = append(listeners, l.Name+"://"+l.Listen)
+			p["advertised.listeners"] += "," + l.Name + "://" + l.Advertised
+			p["listener.security.protocol.map"] += "," + l.Name + ":PLAINTEXT"
+		}
+	}
 	if id == controller {
 		roles, listeners = append(roles, "controller"), append(listeners, "CONTROLLER://"+quorum)
 	}

@@ -27,6 +27,9 @@ type Options struct {
 	Version string
 	// Props are added to every node's server.properties, over the harness's own.
 	Props map[string]string
+	// Listeners are further plaintext listeners of broker 1, each with an advertised address of its own: for relays
+	// that clients reach the broker through.
+	Listeners []Listener
 	// Heap is the maximum heap of each JVM as Java writes it. Default "300m".
 	Heap string
 	// JVMArgs are added behind the harness's own JVM flags, so they win over them.
@@ -37,6 +40,13 @@ type Options struct {
 	StartTimeout time.Duration
 	// Logf is told what the harness does and waits for; nil: silence. Start sets it to t.Logf.
 	Logf func(format string, args ...any)
+}
+
+// Listener is a plaintext listener besides the broker's own.
+type Listener struct {
+	Name       string // upper case, other than PLAINTEXT and CONTROLLER
+	Listen     string // host:port
+	Advertised string // host:port that clients who came this way are told
 }
 
 func (o Options) withDefaults() (Options, error) {

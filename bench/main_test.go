@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/bench/peer"
+	"github.com/lockstep-kafka/lockstep/bench/scenario"
+)
+
+func TestParse(t *testing.T) {
+	env := func(kv map[string]string) func(string) string { return func(k string) string { return kv[k] } }
+	s, only, err := parse(nil, env(nil))
+	require.NoError(t, err)
+	require.False(t, only)
+	require.Equal(t, scenario.Core, s.mode)
+	require.Equal(t, 20*time.Minute, s.budget)
+	require.InDelta(t, 1, s.scale, 0)
+
+	s, _, err = parse([]string{"-only", "wan"}, env(map[string]string{
+		"BENCH": "quick", "BENCH_SCALE": "0.1", "PROFILE": "1", "BENCH_PROXY_ADDR": "kroxylicious=127.0.0.1:9,127.0.0.1:10", "BENCH_PROXY_UPSTREAM": "127.0.0.1:11",
+	}))
+	require.NoError(t, err)
+	require.Equal(t, 4*time.Minute, s.budget)
+	require.True(t, s.profile)
+	require.True(t, s.only.MatchString("wan"))
+	require.Equal(t, []scenario.Other{{Name: "kroxylicious", Addr: "127.0.0.1:9"}, {Name: "127.0.0.1:10", Addr: "127.0.0.1:10"}}, s.others)
+}
+
+func TestParseSaysWhatIsWrong(t *testing.T) {
+	for want, kv := range map[string][2]string{
+		`mode "long"`: {"BENCH", "long"}, `scale "0"`: {"BENCH_SCALE", "0"}, `rounds "-1"`: {"BENCH_ROUNDS", "-1"}, "only:": {"BENCH_ONLY", "("},
+		`acks "one"`: {"BENCH_ACKS", "one"}, `proxy "x"`: {"BENCH_PROXY_ADDR", "x"}, "set BENCH_PROXY_UPSTREAM": {"BENCH_PROXY_ADDR", "a=127.0.0.1:1"},
+	} {
+		_, _, err := parse(nil, func(k string) string {
+			if k == kv[0] {
+				return kv[1]
+			}
+			return ""
+		})
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// What goes wrong for one peer is said by name and leaves the others alone.
+func TestErrorsOfOnePeer(t *testing.T) {
+	cause := fmt.Errorf("budget: %w", errBudget)
+	for name, c := range map[string]struct {
+		err    error
+		cancel error
+		note   string
+		failed int
+		ends   bool
+	}{
+		"missing": {err: fmt.Errorf("HAProxy: %w: apt-get install haproxy", peer.ErrMissing), note: "HAProxy: not installed: apt-get install haproxy"},
+		"failed":  {err: errors.New("boom"), note: "peer: failed: boom", failed: 1},
+		"no time": {err: errors.New("x"), cancel: cause, note: "peer: the time for all was used up"},
+		"stopped": {err: errors.New("x"), cancel: context.Canceled, ends: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &suite{broken: func() error { return nil }}
+			s := &scenario.Scenario{}
+			ctx, cancel := context.WithCancelCause(t.Context())
+			if c.cancel != nil {
+				cancel(c.cancel)
+			}
+			defer cancel(nil)
+			err := u.went(ctx, s, "peer", c.err)
+			require.Equal(t, c.ends, err != nil)
+			require.Len(t, u.failed, c.failed)
+			if c.note != "" {
+				require.Equal(t, []string{c.note}, s.LeftOut)
+			}
+		})
+	}
+	u := &suite{broken: func() error { return errors.New("a broker died\n--- last lines") }}
+	require.ErrorContains(t, u.went(t.Context(), &scenario.Scenario{}, "peer", errors.New("x")), "last lines")
+}

@@ -1,0 +1,192 @@
+package report
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/pprof/profile"
+	"github.com/stretchr/testify/require"
+)
+
+func sample(round int, peer string, mbs, cpu float64) Sample {
+	return Sample{Round: round, Peer: peer, Load: 1.5, Values: map[string]float64{"mb_s": mbs, "cpu_s_gb": cpu}}
+}
+
+func scenario() *Scenario {
+	return &Scenario{
+		Name: "x", Title: "X", About: "About it.", Metrics: []string{"mb_s", "cpu_s_gb", "rss_mb"}, Ratios: []string{"mb_s", "cpu_s_gb"}, Chart: "mb_s",
+		Limits: []string{"bare relay"},
+		Samples: []Sample{
+			sample(1, "kgo copier", 100, 2), sample(1, Subject, 150, 1), sample(1, "bare relay", 900, 0.5),
+			sample(2, Subject, 180, 1.2), sample(2, "kgo copier", 200, 2), sample(2, "bare relay", 900, 0.5),
+			sample(3, "kgo copier", 300, 2), // the subject failed in this round
+		},
+	}
+}
+
+func TestSpread(t *testing.T) {
+	require.Equal(t, Spread{}, SpreadOf(nil))
+	require.Equal(t, Spread{1, 2, 9, 3}, SpreadOf([]float64{9, 1, 2}))
+	require.Equal(t, Spread{1, 2.5, 9, 4}, SpreadOf([]float64{9, 1, 2, 3}))
+}
+
+// A ratio compares what happened in the same round, never a median with a
+// median.
+func TestRatiosInsideARound(t *testing.T) {
+	rs := scenario().RatiosOf()
+	require.Len(t, rs, 4)
+	require.Equal(t, "kgo copier", rs[0].Peer)
+	require.Equal(t, Spread{0.9, 1.2, 1.5, 2}, rs[0].Spread)
+	require.False(t, rs[0].Loses())
+	require.InDelta(t, 0.55, rs[1].Median, 1e-9)
+	require.True(t, rs[2].Limit)
+	require.False(t, rs[2].Loses(), "a limit is no rival")
+	rs[2].Limit = false
+	require.True(t, rs[2].Loses())
+}
+
+func TestLosesByDirection(t *testing.T) {
+	cases := []struct {
+		metric   string
+		min, max float64
+		loses    bool
+	}{
+		{"mb_s", 0.5, 0.9, true},
+		{"mb_s", 0.5, 1.01, false},
+		{"mb_s", 0.96, 0.97, false},
+		{"cpu_s_gb", 1.1, 2, true},
+		{"cpu_s_gb", 0.9, 2, false},
+	}
+	for _, c := range cases {
+		require.Equal(t, c.loses, Ratio{Metric: c.metric, Spread: Spread{Min: c.min, Max: c.max}}.Loses(), "%v", c)
+	}
+}
+
+func TestSuperlinearIsNamed(t *testing.T) {
+	s := &Scenario{Axis: "partitions", Metrics: []string{"seconds", "mb_s"}}
+	for _, p := range [][2]float64{{10, 1}, {100, 5}, {1000, 500}} {
+		s.Samples = append(s.Samples, Sample{Round: 1, Peer: Subject, X: p[0], Values: map[string]float64{"seconds": p[1], "mb_s": p[1]}})
+	}
+	g := s.Superlinear()
+	require.Len(t, g, 1, "throughput that rises is no harm, and 10 to 100 is below linear")
+	require.InDelta(t, 2, g[0].Exponent, 1e-9)
+	require.Contains(t, s.growthLine(g[0]), "partitions 100 to 1,000 (exponent 2.0)")
+}
+
+func TestNumber(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 5.44: "5.4", 54.4: "54", 1234567.8: "1,234,568", -1234: "-1,234", 123: "123"} {
+		require.Equal(t, want, number(v, 0))
+	}
+	require.Equal(t, "1,234.50", number(1234.5, 2))
+}
+
+func TestTextNamesWhatIsLeftOut(t *testing.T) {
+	s := scenario()
+	s.LeftOut = []string{"HAProxy: not installed: apt-get install haproxy"}
+	var b bytes.Buffer
+	s.Text(&b)
+	require.Contains(t, b.String(), "left out: HAProxy: not installed")
+	require.Contains(t, b.String(), "100 / 200 / 300")
+	require.Contains(t, b.String(), "load before")
+	require.NotContains(t, b.String(), "peak RSS", "nobody measured it")
+}
+
+func results() *Run {
+	r := &Run{Mode: "core", Started: time.Unix(1e9, 0), Scale: 0.5, LoadStart: 3, Versions: map[string]string{"Kafka": "4.3.1"}, Scenarios: []*Scenario{scenario()}}
+	r.Machine.CPUs = 2
+	return r
+}
+
+func TestSaveAndLoad(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "core.json")
+	r := results()
+	require.NoError(t, r.Save(path))
+	back, err := Load(path)
+	require.NoError(t, err)
+	require.True(t, r.Started.Equal(back.Started))
+	back.Started = r.Started
+	require.Equal(t, r, back)
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+	_, err = Load(path)
+	require.ErrorContains(t, err, path)
+}
+
+func TestPage(t *testing.T) {
+	docs := filepath.Join(t.TempDir(), "docs")
+	older := results()
+	older.Mode, older.Started = "full", time.Unix(1e8, 0)
+	require.NoError(t, Page(docs, []*Run{results(), older}))
+	b, err := os.ReadFile(filepath.Join(docs, "benchmarks.md"))
+	require.NoError(t, err)
+	text := string(b)
+	require.Contains(t, text, "load average 3.0 on 2 CPUs")
+	require.Contains(t, text, "scaled by 0.5")
+	require.Contains(t, text, "| X: MB/s | kgo copier | **1.20** (0.90–1.50) | above 1 |")
+	require.Contains(t, text, "![X](benchmarks/x.svg)")
+	require.Contains(t, text, "- Nothing in these runs.")
+	require.NotContains(t, text, `Run "full"`, "a newer run has the same scenario")
+	svg(t, filepath.Join(docs, "benchmarks", "x.svg"), "kgo copier")
+	require.Error(t, Page(docs, nil))
+}
+
+// svg checks that a file is well-formed and shows a word.
+func svg(t *testing.T, path, word string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(b), word)
+	for d := xml.NewDecoder(bytes.NewReader(b)); ; {
+		if _, err := d.Token(); err != nil {
+			require.True(t, errors.Is(err, io.EOF), "%s: %v", path, err)
+			return
+		}
+	}
+}
+
+func TestGrowthChart(t *testing.T) {
+	s := &Scenario{Name: "g", Title: "G", Axis: "partitions", Chart: "seconds", Metrics: []string{"seconds"}}
+	for _, x := range []float64{1, 10, 1000} {
+		s.Samples = append(s.Samples, Sample{Round: 1, Peer: Subject, X: x, Values: map[string]float64{"seconds": x}})
+	}
+	dir := t.TempDir()
+	name, err := s.Draw(dir)
+	require.NoError(t, err)
+	svg(t, filepath.Join(dir, name), "partitions")
+	name, err = (&Scenario{Chart: "mb_s"}).Draw(dir)
+	require.NoError(t, err)
+	require.Empty(t, name, "nothing measured")
+}
+
+func TestFlame(t *testing.T) {
+	fn := func(id uint64, name string) *profile.Location {
+		return &profile.Location{ID: id, Line: []profile.Line{{Function: &profile.Function{ID: id, Name: name}}}}
+	}
+	main, read, write := fn(1, "main.main"), fn(2, "x/y.(*T).read<int>"), fn(3, "write")
+	p := &profile.Profile{
+		SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}, {Type: "cpu", Unit: "nanoseconds"}},
+		Location:   []*profile.Location{main, read, write},
+		Function:   []*profile.Function{main.Line[0].Function, read.Line[0].Function, write.Line[0].Function},
+		Sample: []*profile.Sample{
+			{Location: []*profile.Location{read, main}, Value: []int64{1, 30}},
+			{Location: []*profile.Location{write, main}, Value: []int64{1, 60}},
+			{Location: []*profile.Location{write, read, main}, Value: []int64{1, 10}},
+		},
+	}
+	root := foldStacks(p)
+	require.EqualValues(t, 100, root.value)
+	require.EqualValues(t, 40, root.kids["main.main"].kids["x/y.(*T).read<int>"].value)
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "p"))
+	require.NoError(t, err)
+	require.NoError(t, p.Write(f))
+	require.NoError(t, f.Close())
+	require.NoError(t, Flame(filepath.Join(dir, "p"), filepath.Join(dir, "p.svg")))
+	svg(t, filepath.Join(dir, "p.svg"), "read&lt;int&gt;: 40.0%")
+	require.Error(t, Flame(filepath.Join(dir, "none"), filepath.Join(dir, "p.svg")))
+}

@@ -1,0 +1,220 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/bench/lab"
+	"github.com/lockstep-kafka/lockstep/bench/peer"
+	"github.com/lockstep-kafka/lockstep/bench/report"
+)
+
+// kind is a catch-up of one kind of data.
+type kind struct {
+	name, title, about string
+	shape              lab.Shape
+	rounds             int // in the core
+	mm2                int // rounds with MirrorMaker 2 in the core
+	tunedCopier        bool
+}
+
+func ordinary() kind {
+	return kind{
+		name: "catchup", title: "Catch-up, uncompressed",
+		about:  "2 GiB of 1 KiB records, 4 partitions, batches of about 128 KiB, are mirrored from the beginning.",
+		shape:  lab.Shape{Topic: "catchup", Partitions: 4, Bytes: 2 << 30, Record: 1024, Min: 100, Max: 150},
+		rounds: 3, mm2: 1, tunedCopier: true,
+	}
+}
+
+func lz4() kind {
+	k := ordinary()
+	k.name, k.title = "catchup-lz4", "Catch-up, lz4"
+	k.about = "The same, compressed by the producers with lz4. The copier and MirrorMaker 2 (tuned) compress anew; MirrorMaker 2 with default settings stores it uncompressed."
+	k.shape.Topic, k.shape.LZ4 = "catchup-lz4", true
+	return k
+}
+
+func small() kind {
+	return kind{
+		name: "catchup-small", title: "Catch-up, small batches",
+		about:  "Batches of 1 to 10 records of 1 KiB, 4 partitions. The copier and MirrorMaker 2 make larger batches of them; Lockstep keeps what it can't merge.",
+		shape:  lab.Shape{Topic: "catchup-small", Partitions: 4, Bytes: 256 << 20, Record: 1024, Min: 1, Max: 10},
+		rounds: 2,
+	}
+}
+
+func smallLZ4() kind {
+	k := small()
+	k.name, k.title = "catchup-small-lz4", "Catch-up, small batches, lz4"
+	k.about = "The same, compressed with lz4."
+	k.shape.Topic, k.shape.LZ4 = "catchup-small-lz4", true
+	return k
+}
+
+func large() kind {
+	return kind{
+		name: "catchup-large", title: "Catch-up, batches of 1 MiB",
+		about:  "Batches as large as Kafka's default limit allows, 1 KiB records, 4 partitions.",
+		shape:  lab.Shape{Topic: "catchup-large", Partitions: 4, Bytes: 1 << 30, Record: 1024, Min: 1000, Max: 1010},
+		rounds: 2,
+	}
+}
+
+func holes() kind {
+	return kind{
+		name: "catchup-compacted", title: "Catch-up, compacted topic",
+		about: "A compacted topic after the cleaner: batches with holes, 256 B records. A broker takes no batch with holes, so Lockstep writes those anew; the peers lose the offsets. " +
+			"A direct produce of the same batches isn't possible.",
+		shape:  lab.Shape{Topic: "catchup-compacted", Partitions: 4, Bytes: 256 << 20, Record: 256, Min: 50, Max: 100, Keys: 400_000},
+		rounds: 2,
+	}
+}
+
+func many() kind {
+	return kind{
+		name: "catchup-500", title: "Catch-up, 500 partitions",
+		about:  "500 partitions with 256 KiB each, batches of 8 to 16 records of 1 KiB.",
+		shape:  lab.Shape{Topic: "catchup-500", Partitions: 500, Bytes: 128 << 20, Record: 1024, Min: 8, Max: 16},
+		rounds: 2,
+	}
+}
+
+// catchUp measures how fast a filled topic is mirrored, beside peers and
+// physical limits.
+func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
+	var data lab.Data
+	shape := k.shape
+	shape.Bytes = l.Count(shape.Bytes, 1<<20)
+	if shape.Keys > 0 {
+		shape.Keys = int(l.Count(int64(shape.Keys), 100))
+	}
+	if o.Mode == Quick {
+		shape.Bytes /= 4
+		k.rounds, k.tunedCopier = 2, false
+	}
+	if o.Mode == Full {
+		k.rounds, k.mm2, k.tunedCopier = 5, 5, true
+	}
+	s := &Scenario{
+		Scenario: report.Scenario{
+			Name: k.name, Title: k.title, About: k.about, Chart: "mb_s", Ratios: []string{"mb_s", "cpu_s_gb"}, Limits: []string{"bare relay", "direct produce"},
+			Metrics: []string{"mb_s", "cpu_s_gb", "source_cpu_s_gb", "dest_cpu_s_gb", "rss_mb", "startup_s", "startup_cpu_s"},
+		},
+		Rounds: k.rounds,
+		Prepare: func(ctx context.Context) error {
+			if err := clear(ctx, l); err != nil {
+				return err
+			}
+			var err error
+			data, err = l.Fill(ctx, shape)
+			if err != nil {
+				return err
+			}
+			return warm(ctx, l, data)
+		},
+	}
+	add := func(name string, maxRounds int, do func(ctx context.Context, round int) (map[string]float64, error)) {
+		s.Runs = append(s.Runs, Run{Peer: name, MaxRounds: maxRounds, Do: func(ctx context.Context, round int) ([]report.Sample, error) {
+			defer func() { _ = lab.Clear(context.WithoutCancel(ctx), l.Dest) }()
+			return one(do(ctx, round))
+		}})
+	}
+	add(report.Subject, 0, func(ctx context.Context, _ int) (map[string]float64, error) {
+		began := time.Now()
+		p, err := peer.StartLockstep(ctx, l, peer.LockstepOptions{Topics: []string{shape.Topic}, Profile: k.name})
+		if err != nil {
+			return nil, err
+		}
+		defer p.End()
+		return (&copying{l: l, proc: p.Process, data: data, dst: shape.Topic, began: began}).watch(ctx)
+	})
+	copier := func(tuned bool) func(context.Context, int) (map[string]float64, error) {
+		return func(ctx context.Context, _ int) (map[string]float64, error) {
+			began := time.Now()
+			p, err := peer.StartCopier(ctx, l, peer.CopierOptions{Topic: shape.Topic, Dst: "copied", Partitions: shape.Partitions, LZ4: shape.LZ4, Tuned: tuned})
+			if err != nil {
+				return nil, err
+			}
+			defer p.End()
+			return (&copying{l: l, proc: p, data: data, dst: "copied", began: began}).watch(ctx)
+		}
+	}
+	add("kgo copier", 0, copier(false))
+	if k.tunedCopier {
+		add("kgo copier, tuned", 0, copier(true))
+	}
+	mm2 := func(tuned bool) func(context.Context, int) (map[string]float64, error) {
+		return func(ctx context.Context, _ int) (map[string]float64, error) {
+			began := time.Now()
+			mo := peer.MM2Options{Topic: shape.Topic, Tuned: tuned, LZ4: shape.LZ4, N: int(began.UnixMilli() % 1e9)}
+			p, err := peer.StartMM2(ctx, l, mo)
+			if err != nil {
+				return nil, err
+			}
+			defer func() { _ = clear(context.WithoutCancel(ctx), l, shape.Topic) }()
+			defer p.End()
+			return (&copying{l: l, proc: p, data: data, dst: mo.Remote(), began: began, start: peer.MM2Start}).watch(ctx)
+		}
+	}
+	if k.mm2 > 0 {
+		add("MirrorMaker 2, tuned", k.mm2, mm2(true))
+		if o.Mode != Quick {
+			add("MirrorMaker 2", k.mm2, mm2(false))
+		}
+	}
+	add("bare relay", 0, func(ctx context.Context, _ int) (map[string]float64, error) { return relayed(ctx, l, data) })
+	if shape.Keys == 0 {
+		add("direct produce", 0, func(ctx context.Context, _ int) (map[string]float64, error) {
+			return produced(ctx, l, data)
+		})
+	}
+	return s
+}
+
+// warm lets both brokers work before anything is measured, so that their
+// compilers are done.
+func warm(ctx context.Context, l *lab.Lab, d lab.Data) error {
+	defer func() { _ = lab.Clear(context.WithoutCancel(ctx), l.Dest) }()
+	p, err := peer.StartCopier(ctx, l, peer.CopierOptions{Topic: d.Topic, Dst: "warm", Partitions: d.Partitions})
+	if err != nil {
+		return err
+	}
+	defer p.End()
+	_, err = (&copying{l: l, proc: p, data: d, dst: "warm", began: time.Now(), most: 5 * time.Second}).watch(ctx)
+	if err != nil {
+		return fmt.Errorf("warm up: %w", err)
+	}
+	return nil
+}
+
+// relayed sends the topic's own files through a bare relay.
+func relayed(ctx context.Context, l *lab.Lab, d lab.Data) (map[string]float64, error) {
+	files, err := lab.SegmentFiles(l.Source, d.Topic)
+	if err != nil {
+		return nil, err
+	}
+	paths := make([]string, len(files))
+	for i, f := range files {
+		paths[i] = f.Path
+	}
+	took, _, u, err := peer.RelayFiles(ctx, l, paths)
+	if err != nil {
+		return nil, err
+	}
+	gb := float64(d.Records) * float64(d.Record) / 1e9
+	return map[string]float64{"mb_s": gb * 1000 / took.Seconds(), "cpu_s_gb": u.CPU.Seconds() / gb, "rss_mb": float64(u.Peak) / 1e6}, nil
+}
+
+// produced writes the topic's batches to the destination without reading them
+// from a broker.
+func produced(ctx context.Context, l *lab.Lab, d lab.Data) (map[string]float64, error) {
+	began := time.Now()
+	p, err := peer.StartProduce(ctx, l, d.Topic, "produced", d.Partitions)
+	if err != nil {
+		return nil, err
+	}
+	defer p.End()
+	return (&copying{l: l, proc: p, data: d, dst: "produced", began: began}).watch(ctx)
+}

@@ -1,0 +1,171 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/lockstep-kafka/lockstep/bench/lab"
+	"github.com/lockstep-kafka/lockstep/bench/peer"
+	"github.com/lockstep-kafka/lockstep/bench/report"
+)
+
+// interruption ends one of two instances while records flow.
+func interruption(l *lab.Lab, o Options) *Scenario {
+	s := &Scenario{
+		Scenario: report.Scenario{
+			Name: "interruption", Title: "One of two instances goes", Metrics: []string{"seconds"},
+			About: "Two instances in front of one destination with default settings (instance.session_timeout 10 s), a topic of one partition that gets 100 records a second. " +
+				"The instance that mirrors it is ended; measured is the time until the first record that was written after that is on the destination, mirrored by the other one.",
+		},
+		Rounds: map[Mode]int{Core: 2, Full: 10}[o.Mode],
+	}
+	for _, how := range []struct {
+		name string
+		sig  syscall.Signal
+	}{{"kill -9", syscall.SIGKILL}, {"SIGTERM", syscall.SIGTERM}} {
+		s.Runs = append(s.Runs, Run{Peer: report.Subject, Do: func(ctx context.Context, _ int) ([]report.Sample, error) {
+			d, err := takeOver(ctx, l, how.sig)
+			if err != nil {
+				return nil, err
+			}
+			return []report.Sample{{Case: how.name, Values: map[string]float64{"seconds": d.Seconds()}}}, nil
+		}})
+	}
+	return s
+}
+
+func takeOver(ctx context.Context, l *lab.Lab, sig syscall.Signal) (time.Duration, error) {
+	const topic = "interrupted"
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	if err := clear(ctx, l); err != nil {
+		return 0, err
+	}
+	if err := lab.Create(ctx, l.Source, topic, 1, nil); err != nil {
+		return 0, err
+	}
+	var both [2]*peer.Lockstep
+	for i := range both {
+		p, err := peer.StartLockstep(ctx, l, peer.LockstepOptions{Topics: []string{topic}})
+		if err != nil {
+			return 0, err
+		}
+		defer p.End()
+		both[i] = p
+	}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(l.Source.Addr(1)), kgo.ProducerLinger(0))
+	if err != nil {
+		return 0, err
+	}
+	defer cl.Close()
+	read, err := kgo.NewClient(kgo.SeedBrokers(l.Dest.Addr(1)), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.MetadataMinAge(100*time.Millisecond), kgo.MetadataMaxAge(time.Second))
+	if err != nil {
+		return 0, err
+	}
+	defer read.Close()
+	var killed atomic.Int64 // when, in ns; then only newer records count
+	arrived := make(chan time.Time, 1)
+	go func() { // ends with the client
+		for {
+			fs := read.PollFetches(ctx)
+			if fs.IsClientClosed() || ctx.Err() != nil {
+				return
+			}
+			fs.EachRecord(func(r *kgo.Record) {
+				if k := killed.Load(); k > 0 && r.Timestamp.UnixMilli() > time.Unix(0, k).UnixMilli() {
+					select {
+					case arrived <- time.Now():
+					default:
+					}
+				}
+			})
+		}
+	}()
+	var at time.Time
+	for {
+		cl.Produce(ctx, &kgo.Record{Topic: topic, Value: []byte("x")}, nil)
+		if at.IsZero() {
+			for i, p := range both {
+				if p.Mirrors(ctx, topic) && !both[1-i].Mirrors(ctx, topic) {
+					if err := p.Signal(sig); err != nil {
+						return 0, err
+					}
+					at = time.Now()
+					killed.Store(at.UnixNano())
+					break
+				}
+			}
+		}
+		select {
+		case t := <-arrived:
+			return t.Sub(at), nil
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return 0, fmt.Errorf("no record of the other instance: %w\n%s\n%s", context.Cause(ctx), both[0].Tail(), both[1].Tail())
+		}
+	}
+}
+
+// stopMany times the failover of a topic with many partitions, and the way
+// back.
+func stopMany(l *lab.Lab, o Options) *Scenario {
+	n := int(l.Count(1000, 10))
+	return &Scenario{
+		Scenario: report.Scenario{
+			Name: "stop", Title: fmt.Sprintf("Failover of %d partitions", n), Metrics: []string{"stop_s", "start_s", "rss_mb"},
+			About: "`lockstep stop` and `lockstep start` of a topic with so many partitions that is mirrored to its end, until every partition is there.",
+		},
+		Rounds: map[Mode]int{Core: 1, Full: 5}[o.Mode],
+		Runs: []Run{{Peer: report.Subject, Do: func(ctx context.Context, _ int) ([]report.Sample, error) {
+			return one(stopAndStart(ctx, l, n))
+		}}},
+	}
+}
+
+func stopAndStart(ctx context.Context, l *lab.Lab, partitions int) (map[string]float64, error) {
+	const topic = "stopped"
+	if err := clear(ctx, l); err != nil {
+		return nil, err
+	}
+	d, err := l.Fill(ctx, lab.Shape{Topic: topic, Partitions: partitions, Bytes: int64(partitions) * 16 << 10, Record: 1024, Min: 16, Max: 16})
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	p, err := peer.StartLockstep(ctx, l, peer.LockstepOptions{Topics: []string{topic}, Profile: "stop"})
+	if err != nil {
+		return nil, err
+	}
+	defer p.End()
+	if _, err := (&copying{l: l, proc: p.Process, data: d, dst: topic, began: began, whole: true}).watch(ctx); err != nil {
+		return nil, err
+	}
+	v := map[string]float64{}
+	if v["stop_s"], err = verb(ctx, l, p, "stop", topic); err != nil {
+		return nil, err
+	}
+	if v["start_s"], err = verb(ctx, l, p, "start", topic); err != nil {
+		return nil, err
+	}
+	u, err := p.Usage()
+	v["rss_mb"] = float64(u.Peak) / 1e6
+	return v, err
+}
+
+// verb runs a command of lockstep on a topic and waits until it is done.
+func verb(ctx context.Context, l *lab.Lab, p *peer.Lockstep, name, topic string) (seconds float64, err error) {
+	began := time.Now()
+	out, err := exec.CommandContext(ctx, l.Program("lockstep"), name, "--admin", "http://"+p.Admin, "--topic", topic, "--timeout", "10m").CombinedOutput()
+	if err != nil {
+		return 0, errors.Join(fmt.Errorf("lockstep %s: %w\n%s", name, err, out), p.Ended())
+	}
+	return time.Since(began).Seconds(), nil
+}

@@ -1,0 +1,113 @@
+// Package scenario holds the questions that the bench asks, each in a file.
+package scenario
+
+import (
+	"context"
+	"slices"
+
+	"github.com/lockstep-kafka/lockstep/bench/lab"
+	"github.com/lockstep-kafka/lockstep/bench/report"
+)
+
+// Mode is how much is measured.
+type Mode string
+
+// Modes.
+const (
+	Quick Mode = "quick" // at most 4 minutes
+	Core  Mode = "core"  // at most 20
+	Full  Mode = "full"  // hours
+	Proxy Mode = "proxy" // the proxy alone, beside other proxies
+)
+
+// Scenario is a question that is answered in rounds.
+type Scenario struct {
+	report.Scenario
+	Rounds  int
+	Prepare func(ctx context.Context) error // once, before the first round; may be nil
+	Runs    []Run
+	Finish  func() // once, behind the last; may be nil
+}
+
+// Run is one peer's turn in a round. Several samples: one for each case.
+type Run struct {
+	Peer      string
+	MaxRounds int // 0: all of the scenario's
+	Do        func(ctx context.Context, round int) ([]report.Sample, error)
+}
+
+// Order is who takes part in a round, and in which order: each round another
+// begins, and every second one goes backwards.
+func (s *Scenario) Order(round int) []Run {
+	var runs []Run
+	for _, r := range s.Runs {
+		if r.MaxRounds == 0 || round < r.MaxRounds {
+			runs = append(runs, r)
+		}
+	}
+	if len(runs) == 0 {
+		return nil
+	}
+	first := round % len(runs)
+	runs = append(slices.Clone(runs[first:]), runs[:first]...)
+	if round%2 == 1 {
+		slices.Reverse(runs)
+	}
+	return runs
+}
+
+// Options of a run that scenarios look at.
+type Options struct {
+	Mode   Mode
+	Rounds int     // 0: each scenario's own
+	Others []Other // Kafka-aware proxies that somebody else runs
+}
+
+// Other is such a proxy.
+type Other struct{ Name, Addr string }
+
+// All are the scenarios of a mode, in the order in which they run.
+func All(l *lab.Lab, o Options) []*Scenario {
+	var out []*Scenario
+	switch o.Mode {
+	case Proxy:
+		out = []*Scenario{proxyScenario(l, o)}
+	case Quick:
+		out = []*Scenario{catchUp(l, o, ordinary()), latency(l, o), consume(l, o), wan(l, o)}
+	case Core:
+		out = []*Scenario{
+			catchUp(l, o, ordinary()), catchUp(l, o, lz4()), latency(l, o), consume(l, o), wan(l, o), catchUp(l, o, small()), catchUp(l, o, large()),
+			catchUp(l, o, holes()), catchUp(l, o, many()), interruption(l, o), stopMany(l, o),
+		}
+		out = append(out, growth(l, o)...)
+	case Full:
+		for _, k := range []kind{ordinary(), lz4(), small(), smallLZ4(), large(), holes(), many()} {
+			out = append(out, catchUp(l, o, k))
+		}
+		out = append(out, latency(l, o), consume(l, o), proxyScenario(l, o), wan(l, o), interruption(l, o), stopMany(l, o))
+		out = append(out, growth(l, o)...)
+	}
+	if o.Rounds > 0 {
+		for _, s := range out {
+			s.Rounds = o.Rounds
+		}
+	}
+	return out
+}
+
+// one is the usual result: a single sample.
+func one(values map[string]float64, err error) ([]report.Sample, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []report.Sample{{Values: values}}, nil
+}
+
+// clear brings both clusters back to as they were, but for topics of the
+// source that are still needed.
+func clear(ctx context.Context, l *lab.Lab, keep ...string) error {
+	if err := lab.Clear(ctx, l.Dest); err != nil {
+		return err
+	}
+	return lab.Clear(ctx, l.Source, keep...)
+}

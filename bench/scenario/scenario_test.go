@@ -1,0 +1,71 @@
+package scenario
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/bench/lab"
+	"github.com/lockstep-kafka/lockstep/bench/measure"
+	"github.com/lockstep-kafka/lockstep/bench/report"
+)
+
+// Nobody is always first, and nobody always runs behind the same neighbour.
+func TestOrderTurns(t *testing.T) {
+	s := &Scenario{Runs: []Run{{Peer: "a"}, {Peer: "b"}, {Peer: "c", MaxRounds: 1}}}
+	names := func(round int) (out string) {
+		for _, r := range s.Order(round) {
+			out += r.Peer
+		}
+		return out
+	}
+	require.Equal(t, "abc", names(0))
+	require.Equal(t, "ab", names(1))
+	require.Equal(t, "ab", names(2))
+	s.Runs[2].MaxRounds = 0
+	require.Equal(t, []string{"abc", "acb", "cab", "cba"}, []string{names(0), names(1), names(2), names(3)})
+	require.Empty(t, (&Scenario{Runs: []Run{{MaxRounds: 1}}}).Order(5))
+}
+
+// Every scenario of every mode says what it shows, with columns that exist.
+func TestScenariosAreComplete(t *testing.T) {
+	all := report.Metrics()
+	for _, mode := range []Mode{Quick, Core, Full, Proxy} {
+		seen := map[string]bool{}
+		list := All(&lab.Lab{Scale: 1}, Options{Mode: mode})
+		require.NotEmpty(t, list)
+		for _, s := range list {
+			require.False(t, seen[s.Name], "%s: two scenarios called %s", mode, s.Name)
+			seen[s.Name] = true
+			require.NotEmpty(t, s.Title)
+			require.NotEmpty(t, s.About)
+			require.NotEmpty(t, s.Runs)
+			require.Positive(t, s.Rounds, s.Name)
+			for _, m := range append(append([]string{}, s.Metrics...), s.Ratios...) {
+				require.Contains(t, all, m, s.Name)
+			}
+			if s.Chart != "" {
+				require.Contains(t, s.Metrics, s.Chart, s.Name)
+			}
+		}
+	}
+	require.Equal(t, 7, All(&lab.Lab{Scale: 1}, Options{Mode: Core, Rounds: 7})[0].Rounds)
+}
+
+// What was there at the first look doesn't count, neither does CPU time until
+// then.
+func TestFiguresCountFromTheFirstRecords(t *testing.T) {
+	began := time.Unix(1000, 0)
+	c := &copying{began: began, data: lab.Data{Shape: lab.Shape{Record: 1000}}}
+	u := func(cpu time.Duration) measure.Usage { return measure.Usage{CPU: cpu, Peak: 50e6} }
+	first := reading{at: began.Add(20 * time.Second), records: 1_000_000, proc: u(10 * time.Second), source: u(time.Second), broker: u(time.Second)}
+	last := reading{at: began.Add(30 * time.Second), records: 3_000_000, proc: u(14 * time.Second), source: u(2 * time.Second), broker: u(5 * time.Second)}
+	require.Equal(t, map[string]float64{
+		"mb_s": 200, "cpu_s_gb": 2, "source_cpu_s_gb": 0.5, "dest_cpu_s_gb": 2, "rss_mb": 50, "startup_s": 20, "startup_cpu_s": 10,
+	}, c.figures(first, last))
+	all := c.figures(reading{}, last)
+	require.InDelta(t, 100, all["mb_s"], 0, "all came at once: from the start")
+	c.whole = true
+	require.InDelta(t, 30, c.figures(first, last)["seconds"], 0)
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/bench/lab"
+	"github.com/lockstep-kafka/lockstep/bench/measure"
+	"github.com/lockstep-kafka/lockstep/bench/peer"
+	"github.com/lockstep-kafka/lockstep/bench/report"
+	"github.com/lockstep-kafka/lockstep/bench/scenario"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka"
+)
+
+// suite is one run through the scenarios.
+type suite struct {
+	s      settings
+	lab    *lab.Lab
+	result *report.Run
+	began  time.Time
+	failed []string
+	broken func() error // says whether a broker has died
+}
+
+// measureAll runs the scenarios and writes what they found, also when it has to
+// end early.
+func measureAll(ctx context.Context, s settings) error {
+	u := &suite{s: s, began: time.Now()}
+	u.result = &report.Run{
+		Mode: string(s.mode), Started: u.began.UTC().Truncate(time.Second), Machine: measure.ThisMachine(), LoadStart: measure.Load(), Scale: s.scale,
+		Versions: versions(ctx), Settings: map[string]string{
+			"Lockstep":                 "default configuration, acks=" + s.acks,
+			"Brokers":                  "one each, heap 1 GiB, G1, replication factor 1, default configuration but for two network and three I/O threads",
+			"kgo copier":               "franz-go's defaults; tuned: fetches of 32 MiB (4 MiB for a partition), batches of 1 MB, linger 5 ms, acks=1, not idempotent",
+			"MirrorMaker 2":            "heap 2 GiB, defaults but for replication factors of 1; tuned: " + peer.MM2Settings,
+			"Bare relay":               "reads a socket into a buffer of 256 KiB and writes it to another; the bytes are the topic's, from the source broker's files",
+			"Direct produce":           "the topic's batches, from the source broker's files, over two connections",
+			"Time until first records": "is told apart and doesn't count; neither does the CPU time in it",
+		},
+	}
+	m := u.result.Machine
+	fmt.Printf("%d × %s, load average %.2f, mode %s, at most %v\n", m.CPUs, m.Processor, u.result.LoadStart, s.mode, s.budget)
+	if u.result.Busy() {
+		fmt.Println("THE MACHINE IS BUSY: these figures will say little. Load averages stand next to them.")
+	}
+	if _, err := peer.HAProxyPath(); err != nil {
+		u.leaveOut(err.Error())
+	}
+	if len(s.others) == 0 && s.mode == scenario.Proxy {
+		u.leaveOut("other Kafka-aware proxies: none were given in BENCH_PROXY_ADDR")
+	}
+	profiles := ""
+	if s.profile {
+		profiles = filepath.Join(s.results, string(s.mode)+"-profiles")
+		_ = os.RemoveAll(profiles)
+		if err := os.MkdirAll(profiles, 0o755); err != nil {
+			return err
+		}
+		if abs, err := filepath.Abs(profiles); err == nil {
+			profiles = abs
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.budget-s.budget/20, errBudget)
+	defer cancel()
+	var err error
+	u.lab, err = lab.Open(ctx, lab.Options{Acks: s.acks, Scale: s.scale, ProfileDir: profiles, Upstream: s.upstream, Logf: func(format string, args ...any) {
+		fmt.Printf("  "+format+"\n", args...)
+	}})
+	if err != nil {
+		return err
+	}
+	defer u.lab.Close()
+	u.broken = u.lab.Broken
+	stopped := u.scenarios(ctx)
+	u.result.Seconds = time.Since(u.began).Round(time.Second).Seconds()
+	if err := u.finish(profiles); err != nil {
+		return err
+	}
+	if stopped != nil && !errors.Is(stopped, errBudget) {
+		return stopped
+	}
+	if len(u.failed) > 0 {
+		return fmt.Errorf("failed: %s", strings.Join(u.failed, "; "))
+	}
+	return nil
+}
+
+var errBudget = errors.New("the time for all was used up")
+
+func (u *suite) leaveOut(what string) {
+	fmt.Println("left out:", what)
+	u.result.LeftOut = append(u.result.LeftOut, what)
+}
+
+// scenarios ends early only when a broker is gone or the time is.
+func (u *suite) scenarios(ctx context.Context) error {
+	var list []*scenario.Scenario
+	for _, s := range scenario.All(u.lab, scenario.Options{Mode: u.s.mode, Rounds: u.s.rounds, Others: u.s.others}) {
+		if u.s.only.MatchString(s.Name) {
+			list = append(list, s)
+		}
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("no scenario of mode %s is called like %q", u.s.mode, u.s.only)
+	}
+	for i, s := range list {
+		u.result.Scenarios = append(u.result.Scenarios, &s.Scenario)
+		if ctx.Err() != nil {
+			s.LeftOut = append(s.LeftOut, context.Cause(ctx).Error())
+			continue
+		}
+		began := time.Now()
+		// The scenarios behind this one must have their first round too.
+		if err := u.scenario(ctx, s, u.reserve(list[i+1:])); err != nil {
+			return err
+		}
+		s.Text(os.Stdout)
+		fmt.Printf("(%v; %v of %v used)\n", time.Since(began).Round(time.Second), time.Since(u.began).Round(time.Second), u.s.budget)
+	}
+	return nil
+}
+
+// reserve is time for the scenarios to come: what is not spent is shared.
+func (u *suite) reserve(rest []*scenario.Scenario) time.Duration {
+	return time.Duration(len(rest)) * u.s.budget / 30
+}
+
+func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, reserve time.Duration) error {
+	fmt.Printf("\n-- %s\n", s.Title)
+	defer func() {
+		if s.Finish != nil {
+			s.Finish()
+		}
+	}()
+	if s.Prepare != nil {
+		if err := s.Prepare(ctx); err != nil {
+			return u.went(ctx, s, "its preparation", err)
+		}
+	}
+	gone := map[string]bool{}
+	for round := range s.Rounds {
+		began := time.Now()
+		for _, r := range s.Order(round) {
+			if gone[r.Peer] || ctx.Err() != nil {
+				continue
+			}
+			load := measure.Load()
+			samples, err := r.Do(ctx, round)
+			for _, x := range samples {
+				x.Round, x.Peer, x.Load = round+1, r.Peer, load
+				s.Samples = append(s.Samples, x)
+				fmt.Printf("   round %d  %-22s %s\n", x.Round, x.Peer, line(s, x))
+			}
+			if err == nil {
+				continue
+			}
+			gone[r.Peer] = true
+			if err := u.went(ctx, s, r.Peer, err); err != nil {
+				return err
+			}
+		}
+		took := time.Since(began)
+		if left := u.s.budget - u.s.budget/20 - time.Since(u.began); round+1 < s.Rounds && took+reserve > left {
+			s.LeftOut = append(s.LeftOut, fmt.Sprintf("rounds %d to %d, for want of time", round+2, s.Rounds))
+			return nil
+		}
+	}
+	return nil
+}
+
+// went sorts out an error: a peer that isn't there or failed is left out by
+// name; without a broker nothing goes on.
+func (u *suite) went(ctx context.Context, s *scenario.Scenario, who string, err error) error {
+	broken := u.broken()
+	switch {
+	case broken != nil:
+		return fmt.Errorf("%s, %s: %w\n%w", s.Title, who, err, broken)
+	case errors.Is(context.Cause(ctx), errBudget):
+		s.LeftOut = append(s.LeftOut, who+": "+errBudget.Error())
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, peer.ErrMissing):
+		s.LeftOut = append(s.LeftOut, err.Error())
+	default:
+		fmt.Printf("   FAILED %s: %v\n", who, err)
+		s.LeftOut = append(s.LeftOut, who+": failed: "+err.Error())
+		u.failed = append(u.failed, s.Title+", "+who)
+	}
+	return nil
+}
+
+func line(s *scenario.Scenario, x report.Sample) string {
+	var b strings.Builder
+	if x.Case != "" {
+		fmt.Fprintf(&b, "%s  ", x.Case)
+	}
+	all := report.Metrics()
+	for _, m := range s.Metrics {
+		if v, ok := x.Values[m]; ok {
+			fmt.Fprintf(&b, "%s %.*f  ", all[m].Title, max(all[m].Digits, 1), v)
+		}
+	}
+	fmt.Fprintf(&b, "(load %.1f)", x.Load)
+	return b.String()
+}
+
+// finish writes results, flame graphs, and the page if wanted.
+func (u *suite) finish(profiles string) error {
+	path := resultFile(u.s, u.s.mode)
+	if err := u.result.Save(path); err != nil {
+		return err
+	}
+	fmt.Printf("\nresults: %s\n", path)
+	if profiles != "" {
+		list, err := filepath.Glob(filepath.Join(profiles, "*.pprof"))
+		if err != nil {
+			return err
+		}
+		for _, p := range list {
+			if err := report.Flame(p, strings.TrimSuffix(p, ".pprof")+".svg"); err != nil {
+				fmt.Println(err)
+			}
+		}
+		fmt.Printf("profiles and flame graphs: %s\n", filepath.Join(u.s.results, string(u.s.mode)+"-profiles"))
+	}
+	if u.s.docs == "" {
+		return nil
+	}
+	return writeDocs(u.s)
+}
+
+// versions says what is compared with what.
+func versions(ctx context.Context) map[string]string {
+	v := map[string]string{"Kafka and MirrorMaker 2": testkafka.DefaultVersion}
+	if out, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty").Output(); err == nil {
+		v["Lockstep"] = "commit " + strings.TrimSpace(string(out))
+	}
+	if h := peer.HAProxyVersion(ctx); h != "" {
+		v["HAProxy"] = h
+	}
+	if out, err := exec.CommandContext(ctx, "java", "-version").CombinedOutput(); err == nil {
+		first, _, _ := strings.Cut(string(out), "\n")
+		v["Java"] = strings.TrimSpace(first)
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "github.com/twmb/franz-go" {
+				v["franz-go"] = m.Version
+			}
+		}
+	}
+	return v
+}
