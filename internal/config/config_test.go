@@ -44,6 +44,81 @@ func TestGoodFileAndDefaults(t *testing.T) {
 	require.False(t, ok)
 }
 
+const goodTwo = `listeners:
+  - address: 0.0.0.0:19092
+    advertised_host: kafka.example
+    broker_ports: 19100-19149
+    advertised_ports: 29100-29149
+    proxy_protocol: off
+  - address: 0.0.0.0:9093
+    sni:
+      bootstrap_host: kafka.example
+      broker_host: broker-%d.kafka.example
+      advertised_port: 443
+    tls:
+      enabled: true
+      cert_file: server.crt
+      key_file: server.key
+      client_ca_file: clients.pem
+      client_auth: required
+      min_version: 1.3
+    proxy_protocol: required
+    broker_certificate: {cert_file: apps.crt, key_file: apps.key}
+destination:
+  bootstrap: ["127.0.0.1:9092"]
+  tls:
+    enabled: true
+    cert_file: own.crt
+    key_file: own.key
+    min_version: "1.2"
+    cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384]
+`
+
+func TestListeners(t *testing.T) {
+	c, err := Parse([]byte(goodTwo))
+	require.NoError(t, err)
+	require.Equal(t, ProxyOff, c.Listeners[0].ProxyProtocol)
+	require.Equal(t, ProxyRequired, c.Listeners[1].ProxyProtocol)
+	require.Equal(t, TLS13, c.Listeners[1].TLS.MinVersion)
+	require.Equal(t, TLS12, c.Destination.TLS.MinVersion)
+	more := func(entry string) string { return "  - " + entry + "\ndestination:" }
+	for _, x := range []struct{ name, from, to, want string }{
+		{"ids on one address (PX-035)", "broker-%d.kafka", "broker.kafka", "line 10: listeners[1].sni.broker_host: \"broker.kafka.example\" must hold %d once"},
+		{"two ids in a name", "broker-%d.kafka", "broker-%d.%d.kafka", "must hold %d once"},
+		{"no host name", "broker-%d.kafka", "broker_%d..kafka", "is no host name"},
+		{"bootstrap is a broker", "bootstrap_host: kafka.example", "bootstrap_host: Broker-3.kafka.example", "is the name of broker 3"},
+		{"bootstrap by address", "bootstrap_host: kafka.example", "bootstrap_host: 10.0.0.1", "is no host name"},
+		{"sni without tls", "      enabled: true\n      cert_file: server.crt", "      enabled: false\n      cert_file: server.crt", "needs tls: brokers are told apart"},
+		{"sni and ports", "    sni:", "    broker_ports: 19200-19210\n    sni:", "and sni exclude each other"},
+		{"unlike many ports", "29100-29149", "29100-29148", "line 5: listeners[0].advertised_ports: 29100-29148 and broker_ports 19100-19149 must be equally many"},
+		{"no key", "      key_file: server.key\n", "", "listeners[1].tls: needs cert_file and key_file"},
+		{"clients without CA", "      client_ca_file: clients.pem\n", "", "client_auth: and client_ca_file go together"},
+		{"bad word", "client_auth: required", "client_auth: always", "line 17: client_auth: \"always\" is none of [none optional required]"},
+		{"old version", "min_version: 1.3", "min_version: 1.1", "min_version: \"1.1\" is none of [1.2 1.3]"},
+		{"bad mode", "proxy_protocol: required", "proxy_protocol: yes", "line 19: proxy_protocol: \"yes\" is none of [off allowed required]"},
+		{"bad suite", "[TLS_ECDHE_ECDSA", "[RC4, TLS_ECDHE_ECDSA", "destination.tls.cipher_suites[0]: \"RC4\" is no secure cipher suite"},
+		{"suite of 1.3", "[TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384]", "[TLS_AES_128_GCM_SHA256]", "whose suites are always on"},
+		{"suites and 1.3", `min_version: "1.2"`, "min_version: 1.3", "which min_version excludes"},
+		{"Lockstep's own certificate", "apps.crt", "own.crt", "broker_certificate: is Lockstep's own"},
+		{"port of another", "0.0.0.0:9093", "0.0.0.0:19120", "port 19120 is in broker_ports of listeners[0]"},
+		{"the same port", "0.0.0.0:9093", "127.0.0.1:19092", "port 19092 is that of listeners[0] too"},
+		{"ports in common", "destination:", more("{address: \"0.0.0.0:9094\", advertised_host: x, broker_ports: 19140-19160}"), "19140-19160 and 19100-19149 of listeners[0] have ports in common"},
+		{"two brokers at one address", "destination:", more("{address: \"0.0.0.0:9094\", advertised_host: Kafka.example, broker_ports: 19200-19249, advertised_ports: 29110-29159}"), "an address must stand for one broker only"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			text := strings.Replace(goodTwo, x.from, x.to, 1)
+			require.NotEqual(t, goodTwo, text)
+			_, err := Parse([]byte(text))
+			require.ErrorContains(t, err, x.want)
+		})
+	}
+	// Inside and outside by different addresses of this machine, under the same
+	// names: that is no contradiction.
+	same := strings.Replace(goodTwo, "destination:", more("{address: \"127.0.0.1:9094\", advertised_host: kafka.example, broker_ports: 19200-19249, advertised_ports: 29100-29149}"), 1)
+	_, err = Parse([]byte(same))
+	require.NoError(t, err)
+}
+
 // Each bad file: an error that names line, key and remedy.
 func TestBadFiles(t *testing.T) {
 	for _, x := range []struct{ name, from, to, want string }{
