@@ -439,7 +439,9 @@ func (p *Partition) retry(ctx context.Context) error {
 // note remembers an error for describe and metrics.
 func (p *Partition) note(err error) {
 	p.mu.Lock()
-	p.errOp = err.Error()
+	if p.phase != phaseFailed { // why it is FAILED says more
+		p.errOp = err.Error()
+	}
 	p.report()
 	p.mu.Unlock()
 }

@@ -31,6 +31,7 @@ func randomFaults(t *testing.T, rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		r.tuning.Acks = 1
 	}
+	r.tuning.KeepBatches = rng.IntN(3) == 0
 	r.tuning.FetchPartitionMaxBytes = int32(200 + rng.IntN(2000))
 	var late []protocol.Batch
 	faults := true

@@ -50,6 +50,8 @@ type Tuning struct {
 	// BumpStep is how far a stop raises the leader epoch shown; 1000. 1 is for
 	// tests with exact numbers: then there is no headroom while mirroring either.
 	BumpStep int32
+	// KeepBatches: small neighbours are not written as one batch.
+	KeepBatches bool
 
 	fencingMargin int32 // a source epoch this close below the one shown raises it
 }

@@ -65,11 +65,15 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	p.errOp = ""
 	bad := p.badTries
 	var failed error
+	p.gathered.on = p.merges()
 	stop := walkRecords(&p.walk, spec.current, a.RecordBatches, a.AbortedTransactions, func(c chunk) {
 		if failed == nil {
-			failed = p.enqueue(c, buf)
+			failed = p.gather(c, buf)
 		}
 	})
+	if failed == nil {
+		failed = p.flush(buf)
+	}
 	switch {
 	case failed != nil:
 		// What follows it was walked over already.

@@ -39,7 +39,7 @@ func TestKfakePlumbing(t *testing.T) {
 	eng := NewEngine(EngineOptions{
 		Mirror: "m", Source: (&kconn.Dialer{}).Init(), Dest: (&kconn.Dialer{}).Init(), Store: store,
 		Memory: NewMemory(1 << 20), Metrics: NewMetrics(nil), Logger: slog.New(slog.DiscardHandler),
-		Tuning: Tuning{Lanes: 2},
+		Tuning: Tuning{Lanes: 2, KeepBatches: true},
 	})
 	done := make(chan error, 1)
 	go func() { done <- eng.Run(ctx) }()

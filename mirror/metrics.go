@@ -11,7 +11,8 @@ import (
 
 // Metrics are the mirror's Prometheus collectors, one set for a process.
 type Metrics struct {
-	bytes, batches, records, slow   *prometheus.CounterVec
+	bytes, batches, records         *prometheus.CounterVec
+	slow, merged                    *prometheus.CounterVec
 	gens, foreign, gaps, gapOffsets *prometheus.CounterVec
 	fetchErrs, produceErrs, fails   *prometheus.CounterVec
 	dials                           *prometheus.CounterVec
@@ -45,6 +46,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		batches:     vec("batches_total", "Record batches appended to the destination.", "mirror", "topic"),
 		records:     vec("offsets_total", "Source offsets of the batches appended.", "mirror", "topic"),
 		slow:        vec("slow_batches_total", "Batches re-encoded: holes inside, or timestamp type LogAppendTime.", "mirror", "topic"),
+		merged:      vec("merged_batches_total", "Small source batches that were written together with their neighbours.", "mirror", "topic"),
 		gens:        vec("generations_total", "New generations by cause.", "mirror", "topic", "cause"),
 		foreign:     vec("foreign_batches_total", "Times that something not written by this owner was found in front of a batch.", "mirror", "topic"),
 		gaps:        vec("gaps_total", "Times that the source's retention passed the mirror.", "mirror", "topic"),
@@ -59,25 +61,25 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		started:     time.Now(),
 	}
 	if reg != nil {
-		reg.MustRegister(m.bytes, m.batches, m.records, m.slow, m.gens, m.foreign, m.gaps, m.gapOffsets, m.fetchErrs, m.produceErrs, m.fails, m.dials, lagCollector{m})
+		reg.MustRegister(m.bytes, m.batches, m.records, m.slow, m.merged, m.gens, m.foreign, m.gaps, m.gapOffsets, m.fetchErrs, m.produceErrs, m.fails, m.dials, lagCollector{m})
 	}
 	return m
 }
 
 // partMetrics are the counters of one partition, bound to their labels once.
 type partMetrics struct {
-	m                      *Metrics
-	mirror, topic          string
-	bytes, batches         prometheus.Counter
-	records, slow, foreign prometheus.Counter
-	gaps, gapOffsets       prometheus.Counter
+	m                              *Metrics
+	mirror, topic                  string
+	bytes, batches                 prometheus.Counter
+	records, slow, merged, foreign prometheus.Counter
+	gaps, gapOffsets               prometheus.Counter
 }
 
 func (m *Metrics) partition(mirror, topic string) partMetrics {
 	return partMetrics{
 		m: m, mirror: mirror, topic: topic,
 		bytes: m.bytes.WithLabelValues(mirror, topic), batches: m.batches.WithLabelValues(mirror, topic),
-		records: m.records.WithLabelValues(mirror, topic), slow: m.slow.WithLabelValues(mirror, topic),
+		records: m.records.WithLabelValues(mirror, topic), slow: m.slow.WithLabelValues(mirror, topic), merged: m.merged.WithLabelValues(mirror, topic),
 		foreign: m.foreign.WithLabelValues(mirror, topic),
 		gaps:    m.gaps.WithLabelValues(mirror, topic), gapOffsets: m.gapOffsets.WithLabelValues(mirror, topic),
 	}

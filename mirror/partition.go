@@ -96,6 +96,8 @@ type Partition struct {
 	cutOff     cutOff    // a large batch with which connections broke
 	writeWait  time.Time // no produce before
 	setOpen    bool      // walk.open.until waits for a first high watermark
+	gathered   mergeRun  // empty but while an answer is taken in
+	unmerged   bool      // merging went wrong here
 
 	stats  stats
 	saved  ledger.Checkpoint // last handed out

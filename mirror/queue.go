@@ -27,6 +27,7 @@ type item struct {
 	dropped bool  // no longer in the queue: the slow path's result isn't wanted
 	err     error // the slow path's: it fails the partition when all in front of it is written
 	alone   bool  // fills a request by itself
+	merged  int   // source batches that are in it; 0: it is one
 }
 
 func (it *item) free() {

@@ -219,17 +219,19 @@ func (s *site) dump() string {
 	return strings.Join(out, " ")
 }
 
-// content also tells records apart that stand at one offset under one epoch.
+// content are the records and where they end; it also tells records apart that
+// stand at one offset under one epoch.
 func (s *site) content() string {
 	s.t.Helper()
 	bs, _ := s.visible()
-	out := ""
+	var texts []string
+	end := int64(0)
 	for _, b := range bs {
 		if !b.IsControl() {
-			out += text(s.t, b) + "\n"
+			texts, end = append(texts, text(s.t, b)), b.NextOffset()
 		}
 	}
-	return out
+	return strings.Join(append(recordTexts(texts, 0), fmt.Sprint(end)), "\n")
 }
 
 // write is a client's batch of n records; the site must be writable.

@@ -10,7 +10,7 @@ import (
 )
 
 // slowPool re-encodes batches that a broker won't take as they are (DESIGN §6)
-// on a few goroutines. What waits is bounded by Memory: each job's batch lies
+// on a few goroutines, and merges small ones. What waits is bounded by Memory: each job's batch lies
 // in a fetch buffer.
 type slowPool struct {
 	mu   sync.Mutex
@@ -22,6 +22,7 @@ type slowJob struct {
 	p     *Partition
 	it    *item
 	batch protocol.Batch
+	merge []protocol.Batch // instead of batch: to be made one
 	stamp protocol.Stamp
 	buf   *kconn.Buffer // retained while the job lives
 }
@@ -74,21 +75,34 @@ func (s *slowPool) work(ctx context.Context) {
 
 func (j slowJob) run(rec *protocol.Recoder) {
 	defer j.buf.Release()
-	out, err := rec.Densify(j.batch, j.batch.LogAppendTime())
+	var out protocol.Batch
+	var err error
+	if j.merge != nil {
+		out, err = rec.Merge(j.merge)
+	} else {
+		out, err = rec.Densify(j.batch, j.batch.LogAppendTime())
+	}
 	if err == nil {
 		err = out.WriteStamp(j.stamp)
 	}
 	p := j.p
 	p.mu.Lock()
 	p.reencoded(j.it, out, err)
-	dst := p.dst.broker
+	src, dst := p.src.broker, p.dst.broker
 	p.mu.Unlock()
+	if err != nil {
+		p.eng.kickFetcher(src)
+	}
 	p.eng.kickWriter(p, dst)
 }
 
 // reencoded takes in the slow path's result. mu is held.
 func (p *Partition) reencoded(it *item, out protocol.Batch, err error) {
 	if it.dropped {
+		return
+	}
+	if err != nil && it.merged > 0 {
+		p.keepBatches(err)
 		return
 	}
 	if err != nil {

@@ -234,6 +234,10 @@ func (p *Partition) answer(it *item, a *kmsg.ProduceResponseTopicPartition) (src
 		p.produceTry++
 		return src, true
 	case produceRejected:
+		if it.merged > 0 { // one by one they may be taken, or the right one is named
+			p.keepBatches(kerr.ErrorForCode(a.ErrorCode))
+			return src, false
+		}
 		// What is queued behind it would chain to a batch that is not there.
 		p.dropQueue()
 		p.setTodoErr(rejection(a.ErrorCode, a.ErrorMessage, it.size))

@@ -327,7 +327,7 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 			Tuning: mirror.Tuning{
 				Acks: acks, FetchMaxBytes: int32(m.FetchMaxBytes), FetchPartitionMaxBytes: int32(m.FetchPartitionMaxBytes),
 				FetchWaitMax: m.FetchWaitMax.Std(), RetryMin: m.RetryBackoffMin.Std(), RetryMax: m.RetryBackoffMax.Std(), RetryAttempts: m.RetryAttempts,
-				BumpStep: m.BumpStep,
+				BumpStep: m.BumpStep, KeepBatches: !m.MergeSmallBatches,
 			},
 		})
 	}

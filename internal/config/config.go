@@ -106,6 +106,7 @@ type Mirror struct {
 	FetchWaitMax           Duration `yaml:"fetch_wait_max" doc:"How long a source broker may hold a fetch that has no data."`
 	MetadataRefresh        Duration `yaml:"metadata_refresh" doc:"How often topics, partitions, configs and leaders are looked at without a reason."`
 	MinCompactionLag       Duration `yaml:"min_compaction_lag" doc:"Floor for min.compaction.lag.ms of compacted topics on the destination while they are mirrored (hazard H1)."`
+	MergeSmallBatches      bool     `yaml:"merge_small_batches" doc:"While behind, write neighbouring batches of up to 64 KiB (16 KiB compressed) as one. Records, offsets, epochs and timestamps stay as they are; where one batch ends and the next begins doesn't. false: every batch stays one."`
 	RetryBackoffMin        Duration `yaml:"retry_backoff_min" doc:"First pause before a FAILED partition is tried again; doubles, with jitter."`
 	RetryBackoffMax        Duration `yaml:"retry_backoff_max" doc:"Longest such pause."`
 	RetryAttempts          int      `yaml:"retry_attempts" doc:"Tries before a FAILED partition waits for the operator."`
@@ -203,6 +204,7 @@ func DefaultMirror() Mirror {
 		FetchWaitMax:           Duration(500 * time.Millisecond),
 		MetadataRefresh:        Duration(time.Minute),
 		MinCompactionLag:       Duration(time.Hour),
+		MergeSmallBatches:      true,
 		RetryBackoffMin:        Duration(100 * time.Millisecond),
 		RetryBackoffMax:        Duration(300 * time.Second),
 		RetryAttempts:          20,
