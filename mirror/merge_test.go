@@ -24,7 +24,7 @@ func mergingRig(t *testing.T, n int64) *rig {
 func (r *rig) produced(p int32) (sizes []int32) {
 	r.dst.with("t", p, func(l *fakeLog) {
 		for _, b := range l.batches {
-			sizes = append(sizes, protocol.Batch(b).NumRecords())
+			sizes = append(sizes, b.NumRecords())
 		}
 	})
 	return sizes

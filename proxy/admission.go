@@ -26,10 +26,10 @@ func (p *Proxy) admitIP(ip netip.Addr) (limit int, ok bool) {
 	if !ip.IsValid() {
 		return 0, true
 	}
-	p.admission.mu.Lock()
-	defer p.admission.mu.Unlock()
-	n := p.admission.from[ip] + 1
-	p.admission.from[ip] = n
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.from[ip] + 1
+	p.from[ip] = n
 	limit = p.limits().MaxConnectionsPerIP
 	return limit, limit <= 0 || n <= limit
 }
@@ -38,13 +38,13 @@ func (p *Proxy) admitIP(ip netip.Addr) (limit int, ok bool) {
 // it was not counted to one.
 func (p *Proxy) sessionClosed(ip netip.Addr, reason CloseReason) {
 	if ip.IsValid() {
-		p.admission.mu.Lock()
-		if n := p.admission.from[ip]; n > 1 {
-			p.admission.from[ip] = n - 1
+		p.mu.Lock()
+		if n := p.from[ip]; n > 1 {
+			p.from[ip] = n - 1
 		} else {
-			delete(p.admission.from, ip)
+			delete(p.from, ip)
 		}
-		p.admission.mu.Unlock()
+		p.mu.Unlock()
 	}
 	p.open.Add(-1)
 	p.m.closed[reason].Inc()

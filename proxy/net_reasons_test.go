@@ -39,7 +39,7 @@ func (s *syncBuffer) String() string {
 
 // reasonsHandler refuses produces, panics in ListOffsets, and finds that the
 // topics of each Metadata answer have moved.
-type reasonsHandler struct{ noHandler }
+type reasonsHandler struct{}
 
 func (reasonsHandler) takes(h protocol.RequestHeader) bool {
 	return h.Key == protocol.KeyProduce || h.Key == protocol.KeyListOffsets

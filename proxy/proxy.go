@@ -138,7 +138,7 @@ func New(opts Options) (_ *Proxy, err error) {
 		p.dial = (&net.Dialer{}).DialContext
 	}
 	p.SetLimits(opts.Limits)
-	p.admission.from = make(map[netip.Addr]int)
+	p.from = make(map[netip.Addr]int)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
