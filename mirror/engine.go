@@ -108,6 +108,9 @@ type EngineOptions struct {
 	SourceLedger func(ctx context.Context, topic string, partition int32) epoch.SourceRecord
 	// EndTxns ends the transactions open in a destination partition (H9).
 	EndTxns func(ctx context.Context, topic string, partition int32) error
+	// LastGroups syncs the groups' offsets of a partition before it is STOPPED
+	// with these bounds, in a bounded time; nil: nobody does.
+	LastGroups func(ctx context.Context, k partKey, b groupBounds) error
 	// Fenced is told that another instance owns the partition now, which has
 	// stopped. It must not block; Remove the partition from elsewhere.
 	Fenced func(topic string, partition int32)

@@ -35,6 +35,7 @@ type MirrorOptions struct {
 	MinCompactionLag  time.Duration // hazard H1
 	Refresh           time.Duration // of topics and configs
 	ACLs              ACLOptions
+	Groups            *GroupOptions // nil: group offsets are not synced
 	// UncleanElections: what the configuration says of epoch.SettingULE; a verb
 	// may say otherwise ([ledger.MirrorSettings]), and [Manager.SetUnclean].
 	UncleanElections bool
@@ -66,6 +67,7 @@ type Manager struct {
 	owned   *owned
 	owner   *Owner
 	metrics *managerMetrics
+	groups  *groupsMetrics
 	client  *kgo.Client // destination
 	admin   *kadm.Client
 	dest    *poller
@@ -77,7 +79,7 @@ type Manager struct {
 
 // New connects nothing yet.
 func New(o Options) (*Manager, error) {
-	m := &Manager{opts: o, log: o.Logger, owned: newOwned(o.View, o.Writer), metrics: newManagerMetrics(o.Registerer)}
+	m := &Manager{opts: o, log: o.Logger, owned: newOwned(o.View, o.Writer), metrics: newManagerMetrics(o.Registerer), groups: newGroupsMetrics(o.Registerer)}
 	var err error
 	if m.client, err = kgo.NewClient(o.Destination.Client...); err != nil {
 		return nil, fmt.Errorf("client for the destination: %w", err)
@@ -155,6 +157,10 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 		s.log.Warn("source metadata not refreshed", "err", err)
 	})
 	s.rules = []uncleanRule{{on: o.UncleanElections}}
+	if err := m.groupSyncOf(s); err != nil {
+		client.Close()
+		return nil, fmt.Errorf("mirror %s: clients for groups: %w", o.Name, err)
+	}
 	s.engine = m.newEngine(s, o, memory, metrics)
 	return s, nil
 }
@@ -169,6 +175,9 @@ func (m *Manager) newEngine(s *source, o MirrorOptions, memory *Memory, metrics 
 		Clusters: func() (string, string) { return m.self(), "" },
 	}
 	if s != nil {
+		if s.groups != nil {
+			eo.LastGroups = s.groups.last
+		}
 		eo.RefreshSource, eo.Clusters, eo.SourceLedger, eo.Unclean = s.poll.refresh, s.clusters, s.sourceRecord, s.unclean
 	}
 	return NewEngine(eo)
@@ -179,6 +188,9 @@ func (m *Manager) Close() {
 	m.client.Close()
 	for _, s := range m.sources {
 		s.client.Close()
+		if s.groups != nil {
+			s.groups.close()
+		}
 	}
 }
 
@@ -219,6 +231,9 @@ func (m *Manager) Run(ctx context.Context) error {
 		g.Go(func() error { return s.poll.run(ctx) })
 		if s.o.ACLs.Enabled {
 			g.Go(func() error { return s.followACLs(ctx) })
+		}
+		if s.groups != nil {
+			g.Go(func() error { return s.groups.run(ctx) })
 		}
 	}
 	err := g.Wait()

@@ -67,7 +67,9 @@ type Partition struct {
 	waiting   []string         // ids or things waited for, for status
 	retryAt   time.Time        // of FAILED; zero: not set
 	stopSince time.Time
-	lastTS    int64 // largest timestamp of the last live batch, ms; -1: not known
+	// groupsDone is the STOPPING in whose course group offsets were synced last.
+	groupsDone *epoch.Stop
+	lastTS     int64 // largest timestamp of the last live batch, ms; -1: not known
 
 	everRan  bool // tail is what was confirmed to us
 	tail     tail
@@ -112,6 +114,7 @@ type stats struct {
 	caughtUp               time.Time
 	lastFetch, lastAppend  time.Time
 	bytes, records         int64 // appended, for the mean record size
+	verified               int32 // leader epoch under which the source took our end for its own, -1: none
 	progressed             bool  // something was appended since the partition left FAILED
 }
 
@@ -123,7 +126,7 @@ func newPartition(e *Engine, s Spec) *Partition {
 		wake: make(wakeChan, 1), stop: func() {},
 		src: leader{broker: -1, epoch: -1}, dst: leader{broker: -1, epoch: -1},
 		unsure: -1, asked: -1, todo: todo{advance: -1},
-		stats: stats{sourceStart: -1, sourceEnd: -1, caughtUp: time.Now()},
+		stats: stats{sourceStart: -1, sourceEnd: -1, verified: -1, caughtUp: time.Now()},
 		saved: ledger.Checkpoint{Position: -1},
 	}
 	e.Metrics.add(p)

@@ -60,6 +60,9 @@ func (p *Partition) stopping(ctx context.Context) error {
 		st.Read, st.Opened = nil, nil
 		return nil
 	case epoch.StopWrite:
+		if !p.lastGroups(ctx, st, step.Book.Log) {
+			return nil
+		}
 		return p.stopped(ctx, step, st)
 	}
 	return fail(reasonLedger, "STOPPING can't go on: step %d, %s", step.Do, step.Why)

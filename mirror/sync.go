@@ -24,6 +24,7 @@ type source struct {
 	client *kgo.Client
 	admin  *topicAdmin
 	engine *Engine
+	groups *groupSync // nil: off
 	poll   *poller
 	wake   wakeChan        // reconcile soon
 	resync wakeChan        // look at the topics soon

@@ -16,6 +16,7 @@ func describeCommand() *cobra.Command {
 	var to target
 	var sel selection
 	var asJSON bool
+	var groups groupFlags
 	cmd := &cobra.Command{
 		Use:   "describe",
 		Short: "Describe mirrored partitions: offsets, lag, state, epochs, what they wait for",
@@ -24,6 +25,10 @@ func describeCommand() *cobra.Command {
 Source offsets, lag and the source's epoch are known to the instance that mirrors a partition; asked elsewhere they are -.
 LME and LMO are the last mirrored leader epoch and offset of the pair with the source, from the newest stop. The column
 epochs is source / destination / shown to clients.
+
+With --groups: the offsets of consumer groups instead, of the partitions that the instance asked mirrors. State is synced,
+or the reason why an offset isn't carried over (docs/operations.md, "Consumer groups"); lag is what the group has before it
+on the destination; age is the time since it was in step last.
 
 ` + exitCodes,
 		Args: cobra.NoArgs,
@@ -41,6 +46,12 @@ epochs is source / destination / shown to clients.
 			}
 			for _, t := range sel.Topics {
 				q.Add("topic", t)
+			}
+			if groups.on {
+				return describeGroups(cmd, c, q, groups, asJSON)
+			}
+			if len(groups.names) > 0 || groups.regex != "" {
+				return &usageError{errors.New("--group and --group-regex go with --groups")}
 			}
 			var got struct {
 				Partitions []control.Partition `json:"partitions"`
@@ -71,6 +82,7 @@ epochs is source / destination / shown to clients.
 	}
 	to.flags(cmd)
 	sel.flags(cmd, false)
+	groups.flags(cmd)
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }

@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/url"
 
 	"github.com/lockstep-kafka/lockstep/internal/control"
 )
@@ -14,7 +15,8 @@ import (
 // maxBody bounds a request's body.
 const maxBody = 1 << 20
 
-// API is the routes of /v1/mirrors, /v1/partitions, /v1/topics, /v1/acls, /v1/instances,
+// API is the routes of /v1/mirrors, /v1/partitions, /v1/groups, /v1/topics,
+// /v1/acls, /v1/instances,
 // /v1/commands and /v1/settings. Errors are JSON: {error, remedy, kind,
 // partitions}.
 func API(s *control.Service) map[string]http.HandlerFunc {
@@ -24,7 +26,7 @@ func API(s *control.Service) map[string]http.HandlerFunc {
 			answer(w, map[string]any{"mirrors": m}, err)
 		},
 		"GET /v1/partitions": func(w http.ResponseWriter, r *http.Request) {
-			sel, err := selected(r)
+			sel, err := selected(r.URL.Query())
 			if err != nil {
 				answer(w, nil, err)
 				return
@@ -33,7 +35,7 @@ func API(s *control.Service) map[string]http.HandlerFunc {
 			answer(w, map[string]any{"partitions": p}, err)
 		},
 		"GET /v1/topics": func(w http.ResponseWriter, r *http.Request) {
-			sel, err := selected(r)
+			sel, err := selected(r.URL.Query())
 			if err != nil {
 				answer(w, nil, err)
 				return
@@ -44,6 +46,19 @@ func API(s *control.Service) map[string]http.HandlerFunc {
 		"GET /v1/acls": func(w http.ResponseWriter, r *http.Request) {
 			a, err := s.ACLs(r.Context(), r.URL.Query().Get("mirror"))
 			answer(w, a, err)
+		},
+		"GET /v1/groups": func(w http.ResponseWriter, r *http.Request) {
+			q := r.URL.Query()
+			sel := control.GroupSelection{Groups: q["group"], GroupRegex: q.Get("group_regex")}
+			q.Del("group")
+			q.Del("group_regex")
+			var err error
+			if sel.Selection, err = selected(q); err != nil {
+				answer(w, nil, err)
+				return
+			}
+			g, err := s.Groups(sel)
+			answer(w, map[string]any{"groups": g}, err)
 		},
 		"GET /v1/instances": func(w http.ResponseWriter, _ *http.Request) {
 			answer(w, map[string]any{"instances": s.Instances()}, nil)
@@ -70,8 +85,7 @@ func API(s *control.Service) map[string]http.HandlerFunc {
 }
 
 // selected is what a query's parameters select.
-func selected(r *http.Request) (control.Selection, error) {
-	q := r.URL.Query()
+func selected(q url.Values) (control.Selection, error) {
 	for k := range q {
 		if k != "mirror" && k != "topic" && k != "regex" {
 			return control.Selection{}, badRequest("unknown parameter "+k, "parameters are mirror, topic (repeated) and regex")

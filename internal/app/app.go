@@ -318,8 +318,13 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 		if m.Acks == config.AcksLeader {
 			acks = 1
 		}
+		groups, err := groupOptions(&m)
+		if err != nil {
+			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
+		}
 		o.Mirrors = append(o.Mirrors, mirror.MirrorOptions{
 			Name: m.Name, Source: mirror.Access{Client: srcOpts, Dialer: dialer(srcSec)}, Filter: filter,
+			Groups:            groups,
 			UncleanElections:  m.UncleanLeaderElection,
 			Configs:           configs,
 			ACLs:              acls,
@@ -336,7 +341,7 @@ func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*
 
 // newControl answers for operators.
 func newControl(c *config.Config, a *app) *control.Service {
-	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics, ACLs: a.acls}
+	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics, ACLs: a.acls, Groups: a.groups}
 	for i := range c.Mirrors {
 		m := &c.Mirrors[i]
 		o.Mirrors = append(o.Mirrors, control.Mirror{Name: m.Name, Source: strings.Join(m.Source.Bootstrap, ","), Fingerprint: m.Fingerprint()})

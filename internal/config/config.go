@@ -97,6 +97,7 @@ type Mirror struct {
 	Topics                 Topics   `yaml:"topics" doc:"Which topics."`
 	Configs                Configs  `yaml:"configs" doc:"Which topic configs follow the source."`
 	ACLs                   ACLs     `yaml:"acls" doc:"Which of the source's ACLs are added to the destination."`
+	Groups                 Groups   `yaml:"groups" doc:"Which consumer groups' offsets follow the source."`
 	ReplicationFactor      int      `yaml:"replication_factor" doc:"Of topics created on the destination. 0: the destination's default."`
 	UncleanLeaderElection  bool     `yaml:"unclean_leader_election" doc:"Support for unclean leader elections on the source. true: what the source lost is cut here too, then mirroring goes on. false: such a partition is FAILED. Also accepted as mirror.unclean.leader.election.enable and mirror.support.unclean.leader.election. Takes effect without a restart."`
 	BumpStep               int32    `yaml:"bump_step" doc:"By how much the leader epoch shown rises at least when a partition is STOPPED, so that writers here never reach the source's epochs (hazard M1)."`
@@ -134,6 +135,14 @@ type ACLs struct {
 	Exclude           []string `yaml:"exclude" doc:"RE2 expressions; exclude wins over include."`
 	ExcludePrincipals []string `yaml:"exclude_principals" doc:"RE2 expressions for principals whose rules are not copied, such as User:admin."`
 	WritesAtOnce      bool     `yaml:"writes_at_once" doc:"false: rules that allow to change a topic (WRITE, CREATE, DELETE, ALTER, ALTER_CONFIGS, ALL) are held back until every mirror topic that they cover is STOPPED; of ALL, reading is given at once. true: they are added like all others; the proxy refuses writes to mirror topics all the same, clients that bypass it are not stopped."`
+}
+
+// Groups selects consumer groups whose committed offsets are carried over.
+type Groups struct {
+	Enabled  bool     `yaml:"enabled" doc:"Carry committed offsets of the mirrored topics over, while a group has no members on the destination, and once more when a partition is stopped."`
+	Include  []string `yaml:"include" doc:"RE2 expressions; a group is carried over when one matches its whole name."`
+	Exclude  []string `yaml:"exclude" doc:"RE2 expressions; exclude wins over include."`
+	Interval Duration `yaml:"interval" doc:"How often the source's offsets are looked at. At least 1s."`
 }
 
 // Admin is the HTTP endpoint.
@@ -197,6 +206,7 @@ func DefaultMirror() Mirror {
 		Topics:                 Topics{Exclude: []string{"__.*"}},
 		Configs:                Configs{Include: []string{".*"}},
 		ACLs:                   ACLs{Include: []string{"topic:.*", "group:.*", "transactional_id:.*"}, Exclude: []string{"topic:__.*"}},
+		Groups:                 Groups{Enabled: true, Include: []string{".*"}, Interval: Duration(time.Minute)},
 		BumpStep:               1000,
 		Acks:                   AcksAll,
 		FetchMaxBytes:          16 << 20,

@@ -215,6 +215,19 @@ func (m *Mirror) check(key string, bad report) {
 			}
 		}
 	}
+	for name, list := range map[string][]string{"include": m.Groups.Include, "exclude": m.Groups.Exclude} {
+		for i, x := range list {
+			if _, err := regexp.Compile(x); err != nil {
+				bad(fmt.Sprintf("%s.groups.%s[%d]", key, name, i), "%v", err)
+			}
+		}
+	}
+	if m.Groups.Enabled && len(m.Groups.Include) == 0 {
+		bad(key+".groups.include", "is empty: no group would be carried over; write [\".*\"] for all groups, or enabled: false")
+	}
+	if m.Groups.Interval < Duration(1e9) {
+		bad(key+".groups.interval", "%s is below 1s", m.Groups.Interval)
+	}
 	if m.ReplicationFactor < 0 {
 		bad(key+".replication_factor", "may not be negative: 0 is the destination's default")
 	}

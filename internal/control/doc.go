@@ -34,7 +34,10 @@ type Options struct {
 	Topics func() (rows []Topic, left int)
 	// ACLs is what a sync of a mirror's ACLs would change now. nil: not known.
 	ACLs func(ctx context.Context, mirror string) (*ACLs, error)
-	Now  func() time.Time // nil: time.Now
+	// Groups are the group offsets that this instance knows, of those that keep
+	// keeps (topic is "" for a group as a whole). nil: none.
+	Groups func(keep func(mirror, group, topic string) bool) []Group
+	Now    func() time.Time // nil: time.Now
 }
 
 // Mirror is a mirror that the configuration declares.
@@ -51,6 +54,9 @@ type Service struct{ o Options }
 func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Groups == nil {
+		o.Groups = func(func(mirror, group, topic string) bool) []Group { return nil }
 	}
 	if o.UncleanElections == nil {
 		o.UncleanElections = func(string, string) bool { return false }

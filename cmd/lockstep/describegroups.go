@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-kafka/lockstep/internal/admin"
+	"github.com/lockstep-kafka/lockstep/internal/control"
+)
+
+// groupFlags choose consumer groups.
+type groupFlags struct {
+	on    bool
+	names []string
+	regex string
+}
+
+func (g *groupFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.BoolVar(&g.on, "groups", false, "describe the offsets of consumer groups instead")
+	f.StringArrayVarP(&g.names, "group", "g", nil, "with --groups: a group; repeat it for several")
+	f.StringVar(&g.regex, "group-regex", "", "with --groups: groups whose whole name matches this RE2 expression")
+}
+
+func describeGroups(cmd *cobra.Command, c *admin.Client, q url.Values, g groupFlags, asJSON bool) error {
+	for _, n := range g.names {
+		q.Add("group", n)
+	}
+	if g.regex != "" {
+		q.Set("group_regex", g.regex)
+	}
+	var got struct {
+		Groups []control.Group `json:"groups"`
+	}
+	if err := c.Get(cmd.Context(), "/v1/groups", q, &got); err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(cmd.OutOrStdout(), got)
+	}
+	rows := make([]table.Row, 0, len(got.Groups))
+	for i := range got.Groups {
+		r := &got.Groups[i]
+		rows = append(rows, table.Row{
+			r.Mirror, r.Group, r.Topic, num(r.Partition), num(r.SourceOffset), num(r.DestinationOffset), num(r.Epoch), num(r.Lag), r.State, age(r.AgeSeconds), r.Error,
+		})
+	}
+	return printTable(cmd.OutOrStdout(), table.Row{
+		"mirror", "group", "topic", "partition", "source offset", "destination offset", "epoch", "lag", "state", "age", "notes",
+	}, rows, 11)
+}
+
+// age is a time in seconds, - for never.
+func age(s float64) string {
+	if s < 0 {
+		return "-"
+	}
+	return fmt.Sprint(time.Duration(s * float64(time.Second)).Round(time.Second))
+}
