@@ -13,7 +13,6 @@ type groupJob struct {
 	g      *group
 	places []int // in g.entries
 	list   []groupCommit
-	prior  []groupOffset // what stood on the destination
 }
 
 // apply compares groups with the destination and commits what is not in step,

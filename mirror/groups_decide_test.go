@@ -243,7 +243,7 @@ func (w *groupWorld) sync() {
 		fell := last != nil && was == last.dst && w.commit.offset < last.src.offset
 		lost := was.offset > common(w.dstRead, w.mine)
 		cutBelow := cut >= 0 && was.offset > cut // without epoch it can't be told better
-		if d.to.offset < was.offset && !fell && !lost && !(was.epoch < 0 && cutBelow) {
+		if d.to.offset < was.offset && !fell && !lost && (was.epoch >= 0 || !cutBelow) {
 			w.t.Fatalf("%+v went back to %+v: source %+v, last %+v, bounds %+v", was, d.to, w.commit, last, b)
 		}
 		w.dst, w.own = d.to, false

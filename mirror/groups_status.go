@@ -115,7 +115,7 @@ func (s *groupSync) reasons() (by map[GroupReason]int, synced int, done time.Tim
 type groupsMetrics struct {
 	commits, failed *prometheus.CounterVec
 	errors          *prometheus.CounterVec
-	cycle           *prometheus.HistogramVec
+	cycle           *prometheus.GaugeVec
 
 	mu    sync.Mutex
 	syncs map[string]*groupSync
@@ -126,7 +126,7 @@ type groupMetrics struct {
 	mirror          string
 	commits, failed prometheus.Counter
 	errors          *prometheus.CounterVec
-	cycle           prometheus.Observer
+	cycle           prometheus.Gauge
 }
 
 func newGroupsMetrics(r prometheus.Registerer) *groupsMetrics {
@@ -140,8 +140,8 @@ func newGroupsMetrics(r prometheus.Registerer) *groupsMetrics {
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_groups_commit_errors_total", Help: "Commits of group offsets that the destination refused or didn't answer, by code.",
 		}, []string{"mirror", "code"}),
-		cycle: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_groups_sync_seconds", Help: "Time of one sync of all groups.", Buckets: []float64{0.01, 0.1, 1, 10, 60},
+		cycle: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lockstep_groups_sync_seconds", Help: "Time that the newest sync of all groups took.",
 		}, []string{"mirror"}),
 		syncs: map[string]*groupSync{}, start: time.Now(),
 	}

@@ -230,7 +230,7 @@ func (s *groupSync) tellDone(last map[partKey]groupBounds, began time.Time) {
 	if last == nil {
 		s.done = s.now()
 	}
-	s.met.cycle.Observe(s.now().Sub(began).Seconds())
+	s.met.cycle.Set(s.now().Sub(began).Seconds())
 }
 
 // fromSource takes in the source's commits, and says which groups have

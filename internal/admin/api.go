@@ -16,8 +16,7 @@ import (
 const maxBody = 1 << 20
 
 // API is the routes of /v1/mirrors, /v1/partitions, /v1/groups, /v1/topics,
-// /v1/acls, /v1/instances,
-// /v1/commands and /v1/settings. Errors are JSON: {error, remedy, kind,
+// /v1/acls, /v1/instances, /v1/commands and /v1/settings. Errors are JSON: {error, remedy, kind,
 // partitions}.
 func API(s *control.Service) map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
