@@ -88,7 +88,7 @@ func (p *Partition) run(ctx context.Context) {
 			d := backoff(try, tryMin, tryMax)
 			try++
 			level := slog.LevelDebug
-			if try%10 == 1 {
+			if try%10 == 5 { // not at once: a topic that was just created has no leader here yet
 				level = slog.LevelWarn
 			}
 			p.slog.Log(ctx, level, "will try again", "err", err, "cause", errorCode(err), "in", d)

@@ -3,6 +3,7 @@ package content
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"strings"
 
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/oracle"
 )
@@ -76,6 +77,32 @@ func Batch(ts int64, key, value string) []byte {
 	b, err := encode(oracle.None, []record{rec(ts, key, value)})
 	if err != nil {
 		panic(err) // no codec, no error
+	}
+	return b
+}
+
+// BatchOf is one batch of records "key=value" (a value of null is a tombstone), step milliseconds apart.
+func BatchOf(codec oracle.Codec, ts, step int64, kvs ...string) []byte {
+	recs := make([]record, len(kvs))
+	for i, kv := range kvs {
+		k, v, _ := strings.Cut(kv, "=")
+		recs[i] = rec(ts+int64(i)*step, k, v)
+		if v == "null" {
+			recs[i].value = nil
+		}
+	}
+	b, err := encode(codec, recs)
+	if err != nil {
+		panic(err) // all codecs are known
+	}
+	return b
+}
+
+// BatchOfBytes is a batch of one record of any bytes.
+func BatchOfBytes(codec oracle.Codec, ts int64, key, value []byte) []byte {
+	b, err := encode(codec, []record{{ts: ts, key: key, value: value}})
+	if err != nil {
+		panic(err) // all codecs are known
 	}
 	return b
 }
