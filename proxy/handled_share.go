@@ -105,6 +105,7 @@ func (h *handlers) handleShareFetch(x exchange, version int16, body []byte) {
 						a.AcknowledgeErrorCode, a.AcknowledgeErrorMessage = a.ErrorCode, a.ErrorMessage
 					}
 					a.CurrentLeader.LeaderID, a.CurrentLeader.LeaderEpoch = -1, -1
+					a.Records = []byte{} // Java takes no null here
 					rt.Partitions = append(rt.Partitions, a)
 				}
 				r.Topics = append(r.Topics, rt)

@@ -285,6 +285,7 @@ func TestM12ShareGroups(t *testing.T) {
 		codes[rt.TopicID] = rt.Partitions[0].ErrorCode
 		if rt.TopicID == id {
 			require.Contains(t, *rt.Partitions[0].ErrorMessage, "mirror")
+			require.NotNil(t, rt.Partitions[0].Records, "a Java client can't read null records")
 		}
 	}
 	require.Equal(t, map[[16]byte]int16{id: shareRefusal, other: 0}, codes)
