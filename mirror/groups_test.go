@@ -451,3 +451,31 @@ func cpuTime() time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// Share groups are named, and not taken for consumer groups.
+func TestGroupShareNamed(t *testing.T) {
+	r := newGroupRig(t, 1, "t")
+	r.commit(r.a, "g", "t", 0, 5, 0)
+	in := fakeClient(t, r.src, kgo.ClientID("inner"))
+	r.src.ControlKey(int16(kmsg.ListGroups), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		r.src.KeepControl()
+		if len(kreq.(*kmsg.ListGroupsRequest).TypesFilter) > 0 {
+			return nil, nil, false // our own question
+		}
+		all := kmsg.NewPtrListGroupsRequest()
+		all.TypesFilter = []string{"classic", "consumer"}
+		var a *kmsg.ListGroupsResponse
+		var err error
+		r.src.SleepControl(func() { a, err = all.RequestWith(t.Context(), in) })
+		if err != nil {
+			return nil, err, true
+		}
+		a.Version = kreq.GetVersion()
+		a.Groups = append(a.Groups, kmsg.ListGroupsResponseGroup{Group: "shared", ProtocolType: "share", GroupState: "Empty", GroupType: "share"})
+		return a, nil, true
+	})
+	r.cycle()
+	require.Equal(t, GroupShare, r.state("shared", "", -1).Reason)
+	require.Equal(t, "share_group", r.state("shared", "", -1).Reason.String())
+	require.Equal(t, GroupSynced, r.state("g", "t", 0).Reason)
+}

@@ -155,4 +155,5 @@ func (k *checker) mirror(ctx context.Context, m *config.Mirror, dst *side) {
 		return
 	}
 	k.topics(ctx, m, src, dst)
+	k.groups(ctx, m, src, dst)
 }

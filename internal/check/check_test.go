@@ -9,8 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
@@ -70,8 +72,32 @@ func TestAllIsWell(t *testing.T) {
 	find(t, fs, OK, "destination", "stamp", "comes back as it was written")
 	find(t, fs, OK, "dc1", "topics", "1 topics with 1 partitions can be read")
 	find(t, fs, OK, "dc1", "destination topics", "none of the 1 topics exists yet")
+	find(t, fs, OK, "dc1", "groups", "0 consumer groups")
 	src.Close()
 	dst.Close()
+}
+
+// AU-03: a missing right on a group is named, with the ACL to add.
+func TestGroupRights(t *testing.T) {
+	src, dst := cluster(t, "S"), cluster(t, "D")
+	create(t, src, "orders", 1)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(src.ListenAddrs()...))
+	require.NoError(t, err)
+	defer cl.Close()
+	var os kadm.Offsets
+	os.AddOffset("orders", 0, 1, 0)
+	_, err = kadm.NewClient(cl).CommitOffsets(t.Context(), "billing", os)
+	require.NoError(t, err)
+	fs := Run(t.Context(), parse(t, src, dst, "19100-19149"))
+	require.False(t, Failed(fs), "%v", fs)
+	find(t, fs, OK, "dc1", "groups", "1 consumer groups")
+	dst.ControlKey(int16(kmsg.Heartbeat), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		dst.KeepControl()
+		resp := req.ResponseKind().(*kmsg.HeartbeatResponse)
+		resp.ErrorCode = kerr.GroupAuthorizationFailed.Code
+		return resp, nil, true
+	})
+	find(t, Run(t.Context(), parse(t, src, dst, "19100-19149")), Fail, "dc1", "rights", "lacks READ on consumer groups [billing] of the destination")
 }
 
 func TestFindings(t *testing.T) {

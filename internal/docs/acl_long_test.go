@@ -37,6 +37,11 @@ func TestRightsAreEnough(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, k.Fill(ctx, src, "rights"))
 	require.NoError(t, content.CreateTopic(ctx, dst.Bootstrap(), "other", 1, nil))
+	var offsets kadm.Offsets
+	offsets.AddOffset("rights", 0, 3, -1)
+	committed, err := kadm.NewClient(aclClient(t, src)).CommitOffsets(ctx, "rights-group", offsets)
+	require.NoError(t, err)
+	require.NoError(t, committed.Error())
 
 	_, rights, ok := strings.Cut(page(t, "docs/operations.md"), "\n## Rights (ACLs)\n")
 	require.True(t, ok)
@@ -50,9 +55,10 @@ func TestRightsAreEnough(t *testing.T) {
 
 	var binary e2e.Binary
 	t.Cleanup(binary.Remove)
-	l := e2e.Start(t, &binary, e2e.Setup{Source: src, Destination: dst, Include: []string{"rights"}})
+	l := e2e.Start(t, &binary, e2e.Setup{Source: src, Destination: dst, Include: []string{"rights"}, Mirror: []string{"groups: {interval: 1s}"}})
 	l.WaitCaughtUp(ctx, "rights", 1)
 	l.CompareRaw(ctx, "rights", 0)
+	l.WaitGroup(ctx, "rights", "rights-group", "synced", 3)
 	adm := kadm.NewClient(aclClient(t, src))
 	_, err = adm.UpdatePartitions(ctx, 2, "rights")
 	require.NoError(t, err)
@@ -126,6 +132,8 @@ func grant(ctx context.Context, t *testing.T, c *testkafka.Cluster, table string
 		switch what := strings.Fields(cols[0])[0]; what {
 		case "topic", "topics":
 			add(me, kmsg.ACLResourceTypeTopic, name, literal, ops...)
+		case "groups":
+			add(me, kmsg.ACLResourceTypeGroup, "rights-group", literal, ops...)
 		case "group":
 			add(me, kmsg.ACLResourceTypeGroup, name, literal, ops...)
 		case "transactional":
