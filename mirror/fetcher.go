@@ -152,36 +152,38 @@ func (f *fetcher) collect(turn int, conn *kconn.Conn, iso *isolation) (list []as
 	ps := f.partitions()
 	r, _ := conn.Versions(int16(kmsg.Fetch))
 	now := time.Now()
+	limit := func(ps []*Partition) int { return 2 * int(f.partitionBytes(conn, len(ps))) }
 	iso.prune(ps)
 	for ; len(iso.groups) > 0; iso.groups = iso.groups[1:] {
-		if list, _, _ = f.ready(iso.groups[0], 0, r.Max >= 12, now); len(list) > 0 {
+		if list, _, _ = f.ready(iso.groups[0], 0, r.Max >= 12, limit(iso.groups[0]), now); len(list) > 0 {
 			return list, fetchGroup, busyWait, 0
 		}
 	}
 	if len(iso.alone) == 0 {
-		list, wait, again = f.ready(ps, turn, r.Max >= 12, now)
+		list, wait, again = f.ready(ps, turn, r.Max >= 12, limit(ps), now)
 		return list, fetchAll, wait, again
 	}
-	list, wait, again = f.ready(slices.DeleteFunc(slices.Clone(ps), iso.apart), turn, r.Max >= 12, now)
+	list, wait, again = f.ready(slices.DeleteFunc(slices.Clone(ps), iso.apart), turn, r.Max >= 12, limit(ps), now)
 	if iso.others = !iso.others; iso.others && len(list) > 0 {
 		return list, fetchAll, wait, again // in turns, so that neither waits for the other for ever
 	}
 	for p, l := range iso.alone {
 		if left := l.next.Sub(now); left > 0 {
 			again = min(again, left)
-		} else if one, _, _ := f.ready([]*Partition{p}, 0, r.Max >= 12, now); len(one) > 0 {
+		} else if one, _, _ := f.ready([]*Partition{p}, 0, r.Max >= 12, limit(ps), now); len(one) > 0 {
 			return one, fetchAlone, busyWait, 0
 		}
 	}
 	return list, fetchAll, wait, again
 }
 
-// ready are those of ps that can take data.
-func (f *fetcher) ready(ps []*Partition, turn int, truncates bool, now time.Time) (list []asked, wait, again time.Duration) {
+// ready are those of ps that can take data: that have less than limit bytes
+// queued.
+func (f *fetcher) ready(ps []*Partition, turn int, truncates bool, limit int, now time.Time) (list []asked, wait, again time.Duration) {
 	wait, again = f.eng.Tuning.FetchWaitMax, time.Second
 	for i := range ps {
 		p := ps[(i+turn)%len(ps)]
-		spec, token, st := p.fetchSpec(f.broker, truncates, now)
+		spec, token, st := p.fetchSpec(f.broker, truncates, limit, now)
 		switch st {
 		case fetchReady:
 			list = append(list, asked{p, token, spec})
@@ -204,6 +206,25 @@ func (f *fetcher) maxBytes() int32 {
 	return min(f.eng.Tuning.FetchMaxBytes, limit-limit/8)
 }
 
+// farAway is the round trip from which on fetches get larger than
+// FetchPartitionMaxBytes: one answer for each round trip is all that a
+// partition gets.
+const farAway = 5 * time.Millisecond
+
+// partitionBytes is what is asked of one partition of n at most.
+func (f *fetcher) partitionBytes(conn *kconn.Conn, n int) int32 {
+	return stretched(f.eng.Tuning.FetchPartitionMaxBytes, f.maxBytes(), n, conn.RTT())
+}
+
+// stretched makes own larger in proportion to a long round trip, as long as an
+// answer of all bytes has room for n of them.
+func stretched(own, all int32, n int, rtt time.Duration) int32 {
+	if rtt > farAway {
+		own = int32(min(int64(own)*int64(1+rtt/farAway), max(int64(all)/int64(max(n, 1)), int64(own))))
+	}
+	return min(own, all)
+}
+
 type fetchState uint8
 
 const (
@@ -214,7 +235,7 @@ const (
 )
 
 // fetchSpec says what to ask the source for.
-func (p *Partition) fetchSpec(broker int32, truncates bool, now time.Time) (fetchSpec, uint64, fetchState) {
+func (p *Partition) fetchSpec(broker int32, truncates bool, limit int, now time.Time) (fetchSpec, uint64, fetchState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -224,7 +245,7 @@ func (p *Partition) fetchSpec(broker int32, truncates bool, now time.Time) (fetc
 		return fetchSpec{}, 0, fetchWaits
 	case p.drain && (len(p.queue) > 0 || p.inflight != nil):
 		return fetchSpec{}, 0, fetchFull
-	case p.queued >= 2*int(p.eng.Tuning.FetchPartitionMaxBytes) || len(p.queue) >= maxQueue:
+	case p.queued >= limit || len(p.queue) >= maxQueue:
 		return fetchSpec{}, 0, fetchFull
 	}
 	if !truncates && p.walk.epoch >= 0 && p.asked != p.src.epoch {
@@ -255,11 +276,11 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 		conn.Close()
 		return err
 	}
-	t := &f.eng.Tuning
 	req := kmsg.NewPtrFetchRequest()
 	req.Version, req.ReplicaID, req.MaxWaitMillis, req.MinBytes = v, -1, int32(wait.Milliseconds()), 1
 	req.MaxBytes, req.IsolationLevel = f.maxBytes(), 1
 	req.SessionID, req.SessionEpoch = 0, -1
+	partition := f.partitionBytes(conn, len(list))
 	byName := make(map[string]int, len(list))
 	byID := make(map[[16]byte]string, len(list))
 	ask := make(map[partKey]*asked, len(list))
@@ -275,7 +296,7 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 		}
 		rp := kmsg.NewFetchRequestTopicPartition()
 		rp.Partition, rp.CurrentLeaderEpoch, rp.FetchOffset = a.p.partition, a.spec.current, a.spec.offset
-		rp.LastFetchedEpoch, rp.PartitionMaxBytes = a.spec.lastEpoch, min(t.FetchPartitionMaxBytes, req.MaxBytes)
+		rp.LastFetchedEpoch, rp.PartitionMaxBytes = a.spec.lastEpoch, partition
 		req.Topics[at].Partitions = append(req.Topics[at].Partitions, rp)
 		ask[partKey{a.p.topic, a.p.partition}] = a
 	}

@@ -103,7 +103,7 @@ type Mirror struct {
 	BumpStep               int32    `yaml:"bump_step" doc:"By how much the leader epoch shown rises at least when a partition is STOPPED, so that writers here never reach the source's epochs (hazard M1)."`
 	Acks                   Acks     `yaml:"acks" doc:"all: a record counts as mirrored when every in-sync replica has it. leader: when the leader has it; offsets shown still come only from below the high watermark."`
 	FetchMaxBytes          Bytes    `yaml:"fetch_max_bytes" doc:"Most bytes of one fetch answer from a source broker."`
-	FetchPartitionMaxBytes Bytes    `yaml:"fetch_partition_max_bytes" doc:"Most bytes of one partition in it; a larger batch comes alone."`
+	FetchPartitionMaxBytes Bytes    `yaml:"fetch_partition_max_bytes" doc:"Most bytes of one partition in it; a larger batch comes alone. Over a round trip of more than 5 ms in proportion more, where few partitions share an answer."`
 	FetchWaitMax           Duration `yaml:"fetch_wait_max" doc:"How long a source broker may hold a fetch that has no data."`
 	MetadataRefresh        Duration `yaml:"metadata_refresh" doc:"How often topics, partitions, configs and leaders are looked at without a reason."`
 	MinCompactionLag       Duration `yaml:"min_compaction_lag" doc:"Floor for min.compaction.lag.ms of compacted topics on the destination while they are mirrored (hazard H1)."`

@@ -34,6 +34,7 @@ type Conn struct {
 	features map[string]Range
 	reauthAt time.Time
 	closed   atomic.Bool
+	rtt      time.Duration // 0: nothing answered yet
 	head     []byte // request header, reused
 
 	// Admit, when set, is called with the size of a response larger than
@@ -70,6 +71,10 @@ func (c *Conn) Version(key, lo, hi int16) (int16, error) {
 	}
 	return v, nil
 }
+
+// RTT is the shortest time in which a request on this connection was answered:
+// the network's round trip, with what the broker took for its quickest answer.
+func (c *Conn) RTT() time.Duration { return c.rtt }
 
 // Close closes the connection.
 func (c *Conn) Close() error {
@@ -177,15 +182,19 @@ func (c *Conn) exchange(ctx context.Context, key, version int16, flexible bool, 
 	if n, err := out.WriteTo(c.nc); err != nil {
 		return nil, n > 0, err
 	}
+	sentAt := time.Now()
 	// ApiVersions answers have header v0 whatever their version.
-	buf, err := c.read(ctx, flexible && key != int16(kmsg.ApiVersions))
+	buf, err := c.read(ctx, flexible && key != int16(kmsg.ApiVersions), sentAt)
 	return buf, true, err
 }
 
 // read reads one response frame.
-func (c *Conn) read(ctx context.Context, headerTags bool) (*Buffer, error) {
+func (c *Conn) read(ctx context.Context, headerTags bool, sentAt time.Time) (*Buffer, error) {
 	if _, err := io.ReadFull(c.nc, c.in[:]); err != nil {
 		return nil, err
+	}
+	if d := time.Since(sentAt); c.rtt == 0 || d < c.rtt {
+		c.rtt = d
 	}
 	size := int32(binary.BigEndian.Uint32(c.in[:]))
 	switch {
