@@ -35,7 +35,7 @@ type Conn struct {
 	reauthAt time.Time
 	closed   atomic.Bool
 	rtt      time.Duration // 0: nothing answered yet
-	head     []byte // request header, reused
+	head     []byte        // request header, reused
 
 	// Admit, when set, is called with the size of a response larger than
 	// admitFrom bytes before its body is read, and may wait; what it returns is
