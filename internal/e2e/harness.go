@@ -61,6 +61,8 @@ type Setup struct {
 	Acks string
 	// Mirror are further lines of the mirror's block, without indentation.
 	Mirror []string
+	// Config, if given, is the whole configuration but for admin, instance and log; it gets the address for bootstrap.
+	Config func(bootstrap string) string
 }
 
 // Lockstep is a running `lockstep serve`.
@@ -107,6 +109,11 @@ func (l *Lockstep) For(t testing.TB) *Lockstep {
 func (l *Lockstep) config() string {
 	var b strings.Builder
 	p := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
+	if l.setup.Config != nil {
+		b.WriteString(l.setup.Config(l.Bootstrap()))
+		p("admin:\n  address: %s\ninstance:\n  id: e2e\nlog:\n  level: debug", l.ports.Addr(1))
+		return b.String()
+	}
 	p("listeners:\n  - address: %s\n    broker_ports: %d-%d", l.Bootstrap(), l.ports.First+2, l.ports.First+15)
 	p("destination:\n  bootstrap: [%s]", l.setup.Destination.Bootstrap())
 	p("mirrors:\n  - name: dc1\n    source:\n      bootstrap: [%s]", l.setup.Source.Bootstrap())
