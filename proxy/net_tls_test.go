@@ -144,6 +144,45 @@ func (c dripConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// heldConn sends nothing until it is told to, then all at once.
+type heldConn struct {
+	net.Conn
+	hold bool
+	b    []byte
+}
+
+func (c *heldConn) Write(b []byte) (int, error) {
+	if c.hold {
+		c.b = append(c.b, b...)
+		return len(b), nil
+	}
+	_, err := c.Conn.Write(append(c.b, b...))
+	c.b = nil
+	return len(b), err
+}
+
+// What comes in one segment with the end of the handshake isn't lost, and not
+// waited with until more comes.
+func TestTLSRequestWithHandshake(t *testing.T) {
+	leakCheck(t)
+	ca := tlstest.NewCA(t)
+	p := testProxy(t, scriptedBroker(t, serveFrames(sumAnswer)),
+		tlsFront(&tls.Config{Certificates: []tls.Certificate{ca.Certificate(t, "lockstep", "lockstep.test")}}))
+	held := &heldConn{Conn: dialTCP(t, p.Addr().String())}
+	tc := tls.Client(held, &tls.Config{
+		RootCAs: ca.Pool, ServerName: "lockstep.test",
+		VerifyConnection: func(tls.ConnectionState) error { held.hold = true; return nil }, // before the client's last message
+	})
+	require.NoError(t, tc.Handshake())
+	c := &tlsClient{tc, t, bufio.NewReader(tc)}
+	req := request(keyHeartbeat, 0, 5, nil, make([]byte, 60)) // so short that crypto/tls reads it with the handshake
+	c.send(req[:20])
+	held.hold = false
+	c.send(req[20:])
+	_, body := c.answer()
+	require.Equal(t, sumOf(req[4:]), body)
+}
+
 // The last answer reaches a TLS client before its connection ends, whoever ends
 // it, and the end is TLS's own.
 func TestTLSCloseFlushes(t *testing.T) {
@@ -159,13 +198,32 @@ func TestTLSCloseFlushes(t *testing.T) {
 		_, _ = c.Write(answerFrame(int32(binary.BigEndian.Uint32(f[4:])), body))
 	})
 	p := testProxy(t, broker, tlsFront(&tls.Config{Certificates: []tls.Certificate{ca.Certificate(t, "lockstep", "lockstep.test")}}))
-	c := dialTLS(t, p.Addr().String(), &tls.Config{RootCAs: ca.Pool, ServerName: "lockstep.test"})
+	raw := &recordedConn{Conn: dialTCP(t, p.Addr().String())}
+	c := overTLS(t, raw, &tls.Config{RootCAs: ca.Pool, ServerName: "lockstep.test", MaxVersion: tls.VersionTLS12})
 	c.send(request(keyHeartbeat, 0, 7, nil, nil))
 	eventually(t, "the session is over", func() bool { return closedFor(p, ReasonBrokerEOF) == 1 }) // nothing read yet
 	_, got := c.answer()
 	require.Equal(t, body, got)
 	_, err := c.r.ReadByte()
 	require.Equal(t, io.EOF, err)
+	last, b := byte(0), raw.b
+	for len(b) > 5 {
+		last = b[0]
+		b = b[5+int(binary.BigEndian.Uint16(b[3:])):]
+	}
+	require.EqualValues(t, 21, last, "the last record is no alert")
+}
+
+// recordedConn keeps what was read.
+type recordedConn struct {
+	net.Conn
+	b []byte
+}
+
+func (c *recordedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.b = append(c.b, b[:n]...)
+	return n, err
 }
 
 // A TLS client that reads slowly costs a bounded buffer, as a plaintext one.
