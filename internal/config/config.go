@@ -10,7 +10,7 @@ import (
 // Config is the whole file. Field tags: yaml is the key, doc the sentence of
 // the reference; defaults are those of Default.
 type Config struct {
-	Listeners   []Listener  `yaml:"listeners" doc:"Where clients connect: one or more addresses."`
+	Listeners   []Listener  `yaml:"listeners" doc:"Where clients connect: one or more addresses; [listeners.md](listeners.md) has examples."`
 	Destination Destination `yaml:"destination" doc:"The cluster behind the proxy: clients are passed through to it, mirrors are written into it."`
 	Mirrors     []Mirror    `yaml:"mirrors" doc:"What is mirrored into the destination. May be empty: then this instance mirrors nothing, and serves what others mirror."`
 	Admin       Admin       `yaml:"admin" doc:"Health, metrics and status over HTTP."`
@@ -28,7 +28,7 @@ type Listener struct {
 	SNI               SNI               `yaml:"sni" doc:"A name for each broker instead of a port: all on the port of address, told apart by the server name in the TLS hello. Needs tls."`
 	TLS               ListenerTLS       `yaml:"tls" doc:"TLS of the clients. It ends in Lockstep."`
 	ProxyProtocol     ProxyProtocol     `yaml:"proxy_protocol" doc:"off, allowed or required: whether a connection begins with a header of the PROXY protocol, v1 or v2, that tells the client's address. Anyone who can connect can claim any address by it: let only the load balancer connect. Default: off."`
-	BrokerCertificate BrokerCertificate `yaml:"broker_certificate" doc:"A certificate for the brokers, presented on the connections of this listener's clients, for a destination that demands one. To the brokers every client of this listener is its subject then, unless it authenticates with SASL."`
+	BrokerCertificate BrokerCertificate `yaml:"broker_certificate" doc:"A certificate for the brokers, presented on the connections of this listener's clients, for a destination that demands one. To the brokers every client of this listener is its subject then, unless it authenticates with SASL: [listeners.md](listeners.md#a-destination-that-demands-client-certificates)."`
 }
 
 // SNI is a name for each broker.

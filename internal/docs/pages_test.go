@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/internal/config"
 )
 
 // root is the repository's root, seen from this package.
@@ -127,6 +129,20 @@ func TestReadmeShowsTheExample(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{page(t, "deploy/lockstep.yaml")}, shown)
+}
+
+// The examples of docs/listeners.md are configurations.
+func TestListenerExamplesLoad(t *testing.T) {
+	_, blocks := split(t, "docs/listeners.md", page(t, "docs/listeners.md"))
+	n := 0
+	for _, b := range blocks {
+		if b.lang == "yaml" {
+			n++
+			_, err := config.Parse([]byte(b.text))
+			require.NoError(t, err, b.text)
+		}
+	}
+	require.Equal(t, 6, n)
 }
 
 var fileRE = regexp.MustCompile("`([^`\\s]+)`")
