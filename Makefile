@@ -12,7 +12,7 @@ PKG     := github.com/lockstep-kafka/lockstep
 kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
 unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
 
-.PHONY: help build demo test test-unit test-long bench bench-full bench-proxy bench-docs bench-micro fmt fmt-check lint docs docs-check check tools clean
+.PHONY: help build demo test test-unit test-long fuzz bench bench-full bench-proxy bench-docs bench-micro fmt fmt-check lint docs docs-check check tools clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,12 @@ test-unit: ## Only the tests that need no real Kafka
 test-long: TAGS := -tags long
 test-long: TIMEOUT := 60m
 test-long: test ## make test and the long tests (build tag "long")
+
+fuzz: FUZZTIME ?= 10s
+fuzz: ## Each fuzz test for FUZZTIME (10s); what they find is written to testdata/fuzz and runs in make test from then on
+	@set -e; for dir in $$(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n 1 dirname | sort -u); do \
+	for f in $$(go test -list '^Fuzz' ./$$dir | grep '^Fuzz'); do \
+	printf '%s %s\n' "$$dir" "$$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s ./$$dir; done; done
 
 # BENCH=quick measures less; PROFILE=1 adds CPU profiles and flame graphs; BENCH_ONLY=REGEXP picks scenarios. A quick run
 # leaves docs/benchmarks.md alone.

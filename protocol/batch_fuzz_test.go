@@ -180,3 +180,23 @@ func FuzzUndensify(f *testing.F) {
 		}
 	})
 }
+
+// Whatever claims to be compressed: an error, or no more than the limit.
+func FuzzDecompress(f *testing.F) {
+	var c codecs
+	for codec := CodecGzip; codec <= CodecZstd; codec++ {
+		for _, plain := range [][]byte{nil, []byte("abc"), make([]byte, fuzzLimit+1)} {
+			c.maxOut = len(plain)
+			if b, err := c.compress(nil, codec, plain); err == nil {
+				f.Add(uint8(codec), b)
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, codec uint8, src []byte) {
+		c := codecs{maxOut: fuzzLimit}
+		out, err := c.decompress([]byte("x"), Codec(codec), src)
+		if err == nil && (len(out) > fuzzLimit+1 || out[0] != 'x') {
+			t.Fatalf("%d bytes", len(out))
+		}
+	})
+}

@@ -106,6 +106,46 @@ func FuzzProduceRequest(f *testing.F) {
 	})
 }
 
+// A broker's answer to what is left of a Produce request gets the refused
+// partitions added, or is an error.
+func FuzzProduceAnswer(f *testing.F) {
+	var requests [][]byte
+	var versions []int16
+	seedBodies(f, KeyProduce, false, func(v int16, b []byte) { requests, versions = append(requests, b), append(versions, v) })
+	i := 0
+	seedBodies(f, KeyProduce, true, func(_ int16, b []byte) { f.Add(versions[i], requests[i], b); i++ })
+	f.Fuzz(func(t *testing.T, version int16, request, answer []byte) {
+		var q ProduceRequest
+		if q.Decode(version, request) != nil {
+			return
+		}
+		refused := 0
+		for i := range q.Topics {
+			for j := range q.Topics[i].Partitions {
+				if (i+j)%2 == 0 {
+					q.Topics[i].Partitions[j].Refuse(44, "no")
+					refused++
+				}
+			}
+		}
+		merged, err := q.MergeAnswer(answer)
+		if err != nil {
+			return
+		}
+		resp := kmsg.NewPtrProduceResponse()
+		require.NoError(t, DecodeBody(version, merged, resp))
+		no := 0
+		for _, rt := range resp.Topics {
+			for _, rp := range rt.Partitions {
+				if rp.ErrorCode == 44 && rp.BaseOffset == -1 {
+					no++
+				}
+			}
+		}
+		require.GreaterOrEqual(t, no, refused)
+	})
+}
+
 // fuzzKeys: answers with addresses or epochs, by the fuzzer's choice.
 var fuzzKeys = []int16{KeyProduce, KeyFetch, KeyMetadata, KeyFindCoordinator, KeyDescribeCluster, KeyDescribeTopicPartitions, KeyShareFetch, KeyShareAcknowledge}
 

@@ -16,7 +16,7 @@ import (
 // adminBroker answers administrators: topics it deletes, grows or configures
 // are noted in did.
 type adminBroker struct {
-	t     *testing.T
+	t     testing.TB
 	b     *bench
 	did   []string
 	tried []string // with validate_only
@@ -24,7 +24,7 @@ type adminBroker struct {
 	may   int32
 }
 
-func newAdminBroker(t *testing.T, b *bench) *adminBroker {
+func newAdminBroker(t testing.TB, b *bench) *adminBroker {
 	a := &adminBroker{t: t, b: b, sizes: map[string]string{}, may: mayRead | mayDelete}
 	b.sim.admin = a.answer
 	return a

@@ -112,3 +112,45 @@ func FuzzBrokerBytes(f *testing.F) {
 		require.Zero(t, closedFor(s.p, ReasonInternal), "panic")
 	})
 }
+
+// A client in raw SASL mode, and a broker that answers anything: no panic, what
+// the broker gets is what the client sent, and nothing stays held.
+func FuzzRawSASL(f *testing.F) {
+	i := uint8(0)
+	for mechanism, turns := range rawMechanisms() {
+		var client, broker []byte
+		for _, turn := range turns {
+			client = append(client, sized(turn.client)...)
+			if turn.broker != nil {
+				broker = append(broker, sized(turn.broker)...)
+			}
+		}
+		client = append(client, request(protocol.KeyMetadata, 1, 2, nil, metadataBody)...)
+		f.Add(mechanism, client, append(broker, answerFrame(2, metadataAnswer())...), []byte{i, 3, 9})
+		i++
+	}
+	f.Fuzz(func(t *testing.T, mechanism string, toBroker, toClient, cuts []byte) {
+		s, client, broker := memSession(t, noHandler{})
+		handshake := saslHandshake(0, 1, mechanism)
+		feed(s, client, handshake, nil)
+		feed(s, broker, saslHandshakeAnswer(1, 0), nil)
+		sent := append(bytes.Clone(handshake), toBroker...)
+		for i := 0; !s.closed && len(toBroker)+len(toClient) > 0; i++ {
+			n := 16
+			if len(cuts) > 0 {
+				n = 1 + int(cuts[i%len(cuts)])
+			}
+			a, b := min(n, len(toBroker)), min(n, len(toClient))
+			feed(s, client, toBroker[:a], nil)
+			feed(s, broker, toClient[:b], nil)
+			toBroker, toClient = toBroker[a:], toClient[b:]
+		}
+		if len(client.out) == 0 || !bytes.Contains(client.out, protocol.UnsupportedApiVersionsBody()) {
+			require.True(t, bytes.HasPrefix(sent, broker.out), "the broker got something else")
+		}
+		s.close(ReasonClientEOF, nil)
+		s.l.runLater()
+		require.Zero(t, s.l.held.Load())
+		require.Zero(t, closedFor(s.p, ReasonInternal), "panic")
+	})
+}

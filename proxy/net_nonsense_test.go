@@ -90,7 +90,7 @@ func (s *simServer) answer(req kmsg.Request) kmsg.Response {
 
 // mirrorRequests name the mirror topic m in every API that has a handler, in the
 // lowest, a middle and the highest version.
-func mirrorRequests(t *testing.T, h *handlers, id [16]byte) (out []kmsg.Request) {
+func mirrorRequests(t testing.TB, h *handlers, id [16]byte) (out []kmsg.Request) {
 	for _, api := range protocol.APIs() {
 		if h.handlerOf(api.Key) == nil {
 			continue

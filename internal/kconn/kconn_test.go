@@ -1,6 +1,7 @@
 package kconn
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -409,5 +410,46 @@ func FuzzSkipTags(f *testing.F) {
 		if err == nil && len(rest) >= len(b) {
 			t.Fatalf("%d of %d", len(rest), len(b))
 		}
+	})
+}
+
+// readOnly is a connection on which these bytes come.
+type readOnly struct {
+	net.Conn
+	r io.Reader
+}
+
+func (c readOnly) Read(b []byte) (int, error) { return c.r.Read(b) }
+func (readOnly) SetDeadline(time.Time) error  { return nil }
+func (readOnly) Write(b []byte) (int, error)  { return len(b), nil }
+func (readOnly) Close() error                 { return nil }
+
+// Whatever a broker answers: an error or a body within the frame, and nothing is
+// made for a size before its bytes come that is above MaxFrame.
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 6, 0, 0, 0, 1, 0, 9}, true)
+	f.Add([]byte{0, 0, 0, 10, 0, 0, 0, 1, 1, 5, 2, 0, 0, 9}, true)
+	f.Add([]byte{0x15, 3, 3, 0, 2, 2, 0x28, 0}, false)
+	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), false)
+	f.Add([]byte{0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 1}, false)
+	d := (&Dialer{MaxFrame: 1 << 16}).Init()
+	f.Fuzz(func(t *testing.T, answer []byte, tags bool) {
+		c := &Conn{d: d, addr: "fuzz", nc: readOnly{r: bytes.NewReader(answer)}}
+		key := int16(kmsg.Heartbeat)
+		version := int16(0)
+		if tags {
+			version = 4
+		}
+		buf, err := c.RoundTripRaw(t.Context(), key, version, nil, 0)
+		if err != nil {
+			if !c.Closed() {
+				t.Fatal("an error, and not closed")
+			}
+			return
+		}
+		if len(buf.Bytes()) > len(answer)-8 || !bytes.Contains(answer, buf.Bytes()) {
+			t.Fatalf("%x of %x", buf.Bytes(), answer)
+		}
+		buf.Release()
 	})
 }

@@ -178,6 +178,7 @@ func TestNextSharesNothing(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for key, enc := range map[string]func() ([]byte, error){
 		"orders/3": sampleRecord().Encode, "c/orders/3": sampleCheckpoint().Encode, "i//a": sampleInstance().Encode, "d/orders/3": sampleCommand().Encode,
+		"m//dc1": sampleSettings().Encode, "t//orders": sampleConfigs().Encode, "a//dc1/7": sampleACLs().Encode,
 	} {
 		b, err := enc()
 		if err != nil {
@@ -200,14 +201,10 @@ func FuzzDecode(f *testing.F) {
 		switch v := v.(type) {
 		case nil:
 			return
-		case *Record:
+		case interface{ Encode() ([]byte, error) }:
 			b, err = v.Encode()
-		case *Checkpoint:
-			b, err = v.Encode()
-		case *Instance:
-			b, err = v.Encode()
-		case *Command:
-			b, err = v.Encode()
+		default:
+			t.Fatalf("no encoder: %T", v)
 		}
 		if err != nil {
 			t.Fatalf("read, but not written: %v", err)
