@@ -3,6 +3,7 @@ package protocol
 import (
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +49,54 @@ func TestRewriteAddressesEveryVersion(t *testing.T) {
 	})
 	for _, a := range table {
 		require.Equal(t, a.Has(TouchAddresses), changed[a.Key] > 0, a.Name)
+	}
+}
+
+// Node −1 without a host is no broker, in every version of every answer: it
+// stays, and nobody is asked for its address. So do the endpoints of Streams
+// applications.
+func TestNoNodeStays(t *testing.T) {
+	f := func(int32, string, int32) (string, int32, bool) { return "proxy", 1, true }
+	eachVersion(5, func(a API, v int16, _ kmsg.Request, resp kmsg.Response, _ *rand.Rand) {
+		if !a.Has(TouchAddresses) && !strings.HasPrefix(a.Name, "StreamsGroup") {
+			return
+		}
+		if a.Has(TouchAddresses) {
+			noNode(reflect.ValueOf(resp))
+		}
+		body := resp.AppendTo(nil)
+		got, err := RewriteAddresses(a.Key, v, body, f)
+		require.NoError(t, err)
+		require.Equal(t, body, got, "%s v%d", a.Name, v)
+		if tr, ok := NewTailRewriter(a.Key, v, len(body), f); ok {
+			out, err := feedBy(tr, body, len(body))
+			require.NoError(t, err)
+			require.Equal(t, body, out, "%s v%d", a.Name, v)
+		}
+	})
+}
+
+// noNode makes every broker in a message "none".
+func noNode(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			noNode(v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			noNode(v.Index(i))
+		}
+	case reflect.Struct:
+		if id, host := v.FieldByName("NodeID"), v.FieldByName("Host"); id.IsValid() && host.IsValid() {
+			id.SetInt(-1)
+			host.SetString("")
+		}
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() && v.Field(i).Type() != tagsType {
+				noNode(v.Field(i))
+			}
+		}
 	}
 }
 
