@@ -203,8 +203,11 @@ func TestEveryAPI(t *testing.T) {
 				}
 				return
 			}
-			for _, call := range calls {
+			for i, call := range calls {
 				frame, err := readFrame(c)
+				if err != nil && i == 0 {
+					return // the connection of a refused API, seen late
+				}
 				if err != nil {
 					t.Errorf("%s v%d: %v", call.api.Name, call.version, err)
 					return
