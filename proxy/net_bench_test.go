@@ -3,14 +3,17 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 
+	"github.com/lockstep-kafka/lockstep/internal/tlsconf/tlstest"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
@@ -56,11 +59,11 @@ func plainRelay(tb testing.TB, broker string, splice bool) (addr string) {
 // none).
 func BenchmarkPassThrough(b *testing.B) {
 	for _, size := range []int{200, 10_000, 1 << 20} {
-		for _, way := range []string{"lockstep", "relay", "splice"} {
+		for _, way := range []string{"lockstep", "lockstep-tls", "relay", "splice"} {
 			b.Run(fmt.Sprintf("produce/%d/%s", size, way), func(b *testing.B) { benchPass(b, way, size, 0) })
 		}
 	}
-	for _, way := range []string{"lockstep", "relay", "splice"} {
+	for _, way := range []string{"lockstep", "lockstep-tls", "relay", "splice"} {
 		b.Run("fetch/1048576/"+way, func(b *testing.B) { benchPass(b, way, 50, 1<<20) })
 	}
 }
@@ -102,9 +105,15 @@ func benchPass(b *testing.B, way string, ask, answer int) {
 		}
 	})
 	var addr string
-	if way == "lockstep" {
+	ca := tlstest.NewCA(b)
+	if strings.HasPrefix(way, "lockstep") {
+		listener := Listener{Address: "127.0.0.1:0"}
+		if way == "lockstep-tls" {
+			cfg := &tls.Config{Certificates: []tls.Certificate{ca.Certificate(b, "lockstep", "lockstep.test")}, DynamicRecordSizingDisabled: true}
+			listener.TLS = func() *tls.Config { return cfg }
+		}
 		p, err := New(Options{
-			Listeners: []Listener{{Address: "127.0.0.1:0"}},
+			Listeners: []Listener{listener},
 			Bootstrap: []string{ln.Addr().String()},
 			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, network, ln.Addr().String())
@@ -130,6 +139,9 @@ func benchPass(b *testing.B, way string, ask, answer int) {
 		b.Fatal(err)
 	}
 	defer c.Close()
+	if way == "lockstep-tls" {
+		c = tls.Client(c, &tls.Config{RootCAs: ca.Pool, ServerName: "lockstep.test", DynamicRecordSizingDisabled: true})
+	}
 	const batch = 64
 	frame := request(protocol.KeyProduce, 9, 0, []byte("bench"), append([]byte{0, 0, 1}, make([]byte, ask)...))
 	many := []byte{}
