@@ -279,7 +279,7 @@ func (e *Engine) Add(s Spec) *Partition {
 	p := newPartition(e, s)
 	e.parts[k] = p
 	p.stop = e.spawn(p.run)
-	p.setSource(e.source.leader(s.Topic, s.Partition), e.source != nil)
+	p.setSource(e.source.leader(s.Topic, s.Partition), e.source.sure(s.Topic))
 	p.setDest(e.dest.leader(s.Topic, s.Partition))
 	e.route()
 	return p
@@ -354,7 +354,9 @@ func (e *Engine) SetSource(c *Cluster) {
 	defer e.mu.Unlock()
 	e.source = c
 	for k, p := range e.parts {
-		p.setSource(c.leader(k.topic, k.partition), true)
+		if c.sure(k.topic) {
+			p.setSource(c.leader(k.topic, k.partition), true)
+		}
 	}
 	e.route()
 }
@@ -367,7 +369,9 @@ func (e *Engine) SetDest(c *Cluster) {
 	defer e.mu.Unlock()
 	e.dest = c
 	for k, p := range e.parts {
-		p.setDest(c.leader(k.topic, k.partition))
+		if c.sure(k.topic) {
+			p.setDest(c.leader(k.topic, k.partition))
+		}
 	}
 	e.route()
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -23,7 +22,6 @@ func TestKfakePlumbing(t *testing.T) {
 	const parts = 6
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var admins []*kadm.Client
 	var clients []*kgo.Client
 	var clusters []*kfake.Cluster
 	for range 2 {
@@ -33,7 +31,7 @@ func TestKfakePlumbing(t *testing.T) {
 		cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(10*time.Millisecond), kgo.DefaultProduceTopic("t"), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
 		require.NoError(t, err)
 		defer cl.Close()
-		clusters, clients, admins = append(clusters, c), append(clients, cl), append(admins, kadm.NewClient(cl))
+		clusters, clients = append(clusters, c), append(clients, cl)
 	}
 	store := &fakeStore{parts: map[partKey]*ledger.Partition{}}
 	eng := NewEngine(EngineOptions{
@@ -44,9 +42,9 @@ func TestKfakePlumbing(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- eng.Run(ctx) }()
 	meta := func() {
-		s, err := cluster(ctx, admins[0], []string{"t"})
+		s, err := cluster(ctx, clients[0], []string{"t"})
 		require.NoError(t, err)
-		d, err := cluster(ctx, admins[1], []string{"t"})
+		d, err := cluster(ctx, clients[1], []string{"t"})
 		require.NoError(t, err)
 		eng.SetSource(s)
 		eng.SetDest(d)

@@ -85,7 +85,7 @@ func New(o Options) (*Manager, error) {
 		return nil, fmt.Errorf("client for the destination: %w", err)
 	}
 	m.admin = kadm.NewClient(m.client)
-	m.dest = newPoller(m.admin, m.topics, m.setDest, func(err error) {
+	m.dest = newPoller(m.client, m.topics, m.setDest, func(err error) {
 		m.log.Warn("destination metadata not refreshed", "err", err)
 	})
 	if m.owner, err = NewOwner(OwnerOptions{
@@ -146,10 +146,10 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 	}
 	s := &source{
 		o: o, m: m, log: m.log.With("mirror", o.Name), client: client, wake: make(wakeChan, 1), resync: make(wakeChan, 1),
-		admin:  &topicAdmin{src: kadm.NewClient(client), dst: m.admin, filter: o.Filter, rf: rf, rules: configRules{filter: o.Configs, minLag: o.MinCompactionLag}},
+		admin:  &topicAdmin{src: kadm.NewClient(client), dst: m.admin, from: client, to: m.client, filter: o.Filter, rf: rf, rules: configRules{filter: o.Configs, minLag: o.MinCompactionLag}},
 		topics: map[string]*topicSync{},
 	}
-	s.poll = newPoller(s.admin.src, s.names, func(c *Cluster) {
+	s.poll = newPoller(client, s.names, func(c *Cluster) {
 		m.metrics.sourceUp(o.Name, true)
 		s.engine.SetSource(c)
 	}, func(err error) {

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
@@ -28,7 +30,14 @@ const (
 type Cluster struct {
 	Brokers map[int32]string // node id -> host:port
 	Topics  map[string]*TopicMeta
+	// Unsure are topics that the cluster gave an error for: what was known of
+	// them before counts on, and the others are not held up.
+	Unsure map[string]error
 }
+
+// sure tells whether the metadata says something of a topic, if only that it is
+// not there.
+func (c *Cluster) sure(topic string) bool { return c != nil && c.Unsure[topic] == nil }
 
 // TopicMeta is one topic of a Cluster. ID is zero when the cluster has no
 // topic ids.
@@ -72,26 +81,33 @@ func (c *Cluster) leader(topic string, p int32) leader {
 
 // poller keeps one cluster's metadata of some topics up to date.
 type poller struct {
-	adm    *kadm.Client
+	cl     *kgo.Client
 	topics func() []string
 	set    func(*Cluster)
 	wake   wakeChan
 	failed func(error)
 }
 
-func newPoller(adm *kadm.Client, topics func() []string, set func(*Cluster), failed func(error)) *poller {
-	return &poller{adm: adm, topics: topics, set: set, wake: make(wakeChan, 1), failed: failed}
+func newPoller(cl *kgo.Client, topics func() []string, set func(*Cluster), failed func(error)) *poller {
+	return &poller{cl: cl, topics: topics, set: set, wake: make(wakeChan, 1), failed: failed}
 }
 
 // refresh asks for newer metadata soon; it doesn't block.
 func (p *poller) refresh() { p.wake.wake() }
 
 func (p *poller) run(ctx context.Context) error {
+	told := ""
 	for ctx.Err() == nil {
 		if topics := p.topics(); len(topics) > 0 {
-			c, err := cluster(ctx, p.adm, topics)
-			switch {
+			switch c, err := metadata(ctx, p.cl, topics); {
 			case err == nil:
+				text := ""
+				if err := c.firstUnsure(); err != nil {
+					if text = err.Error(); text != told { // a right may be missing for long
+						p.failed(err)
+					}
+				}
+				told = text
 				p.set(c)
 			case ctx.Err() == nil:
 				p.failed(err)
@@ -123,35 +139,74 @@ func brokers(ctx context.Context, cl *kgo.Client) (kadm.Metadata, error) {
 	return m, err
 }
 
-// cluster asks for the metadata of topics. A topic that the cluster doesn't
-// know is missing in the answer; one that it can't answer for now makes an
-// error, so that it isn't taken for deleted.
-func cluster(ctx context.Context, adm *kadm.Client, topics []string) (*Cluster, error) {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	m, err := adm.Metadata(ctx, topics...)
+// cluster is metadata for those who need all of it: a topic that the cluster
+// can't answer for now makes an error.
+func cluster(ctx context.Context, cl *kgo.Client, topics []string) (*Cluster, error) {
+	c, err := metadata(ctx, cl, topics)
+	if err == nil {
+		err = c.firstUnsure()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("metadata: %w", err)
-	}
-	c := &Cluster{Brokers: map[int32]string{}, Topics: map[string]*TopicMeta{}}
-	for _, b := range m.Brokers {
-		c.Brokers[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
-	}
-	for name, t := range m.Topics {
-		if errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
-			continue
-		}
-		if t.Err != nil {
-			return nil, fmt.Errorf("metadata of topic %s: %w", name, t.Err)
-		}
-		c.Topics[name] = topicMeta(t)
+		return nil, err
 	}
 	return c, nil
 }
 
-func topicMeta(t kadm.TopicDetail) *TopicMeta {
-	tm := &TopicMeta{ID: ledger.ID(t.ID), Partitions: make([]PartitionMeta, 0, len(t.Partitions))}
-	for _, p := range t.Partitions.Sorted() {
+func (c *Cluster) firstUnsure() error {
+	for _, name := range sortedKeys(c.Unsure) {
+		return fmt.Errorf("metadata of topic %s: %w", name, c.Unsure[name])
+	}
+	return nil
+}
+
+// metadata asks for the metadata of topics. A topic that the cluster doesn't
+// know is missing in the answer; one that it can't answer for now is Unsure, so
+// that it isn't taken for deleted.
+func metadata(ctx context.Context, cl *kgo.Client, topics []string) (*Cluster, error) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	m, err := askMetadata(ctx, cl, topics)
+	if err != nil {
+		return nil, fmt.Errorf("metadata: %w", err)
+	}
+	c := &Cluster{Brokers: map[int32]string{}, Topics: map[string]*TopicMeta{}, Unsure: map[string]error{}}
+	for _, b := range m.Brokers {
+		c.Brokers[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
+	}
+	for i := range m.Topics {
+		t := &m.Topics[i]
+		switch err := kerr.ErrorForCode(t.ErrorCode); {
+		case t.Topic == nil, errors.Is(err, kerr.UnknownTopicOrPartition):
+		case err != nil:
+			c.Unsure[*t.Topic] = err
+		default:
+			c.Topics[*t.Topic] = topicMeta(t)
+		}
+	}
+	return c, nil
+}
+
+// askMetadata asks for the metadata of topics, nil: of all that may be
+// described. kadm would answer from kgo's cache, and with an error for all when
+// one topic may not be described.
+func askMetadata(ctx context.Context, cl *kgo.Client, topics []string) (*kmsg.MetadataResponse, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, t := range topics {
+		rt := kmsg.NewMetadataRequestTopic()
+		rt.Topic = kmsg.StringPtr(t)
+		req.Topics = append(req.Topics, rt)
+	}
+	resp, err := req.RequestWith(ctx, cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	return resp, err
+}
+
+func topicMeta(t *kmsg.MetadataResponseTopic) *TopicMeta {
+	tm := &TopicMeta{ID: ledger.ID(t.TopicID), Partitions: make([]PartitionMeta, 0, len(t.Partitions))}
+	slices.SortFunc(t.Partitions, func(a, b kmsg.MetadataResponseTopicPartition) int { return cmp.Compare(a.Partition, b.Partition) })
+	for _, p := range t.Partitions {
 		for int(p.Partition) > len(tm.Partitions) { // a hole: not known
 			tm.Partitions = append(tm.Partitions, PartitionMeta{Leader: -1, Epoch: -1})
 		}

@@ -105,7 +105,7 @@ func fakeClient(t *testing.T, c *kfake.Cluster, o ...kgo.Opt) *kgo.Client {
 // virtual are the values that a reader of a mirrored partition sees.
 func virtual(t *testing.T, c *kfake.Cluster, v *ledger.View, topic string, p int32) (values []string) {
 	t.Helper()
-	meta, err := cluster(t.Context(), kadm.NewClient(fakeClient(t, c)), []string{topic})
+	meta, err := cluster(t.Context(), fakeClient(t, c), []string{topic})
 	require.NoError(t, err)
 	l := meta.leader(topic, p)
 	conn, err := (&kconn.Dialer{}).Init().Dial(t.Context(), l.addr)

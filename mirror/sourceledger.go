@@ -162,7 +162,7 @@ func (s *source) endpoint(ctx context.Context) (proxied bool, bare map[string]bo
 }
 
 func (s *source) anyBroker(ctx context.Context) (string, error) {
-	c, err := cluster(ctx, s.admin.src, []string{ledger.Topic})
+	c, err := cluster(ctx, s.client, []string{ledger.Topic})
 	if err != nil {
 		return "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
@@ -179,8 +180,11 @@ func (s *source) sync(ctx context.Context) error {
 		})
 	}
 	_ = g.Wait()
-	// A topic that is missing may be a broker's outdated metadata: only two
-	// syncs in a row mean something (facts §7).
+	// A topic that is missing may be one that may not be described any more, or a
+	// broker's outdated metadata: only two syncs in a row mean something (facts §7).
+	if err := s.missing(ctx, old, next); err != nil {
+		return err
+	}
 	for name, t := range old {
 		if next[name] == nil && t.missed == 0 && !s.deleted() && s.admin.filter.Match(name) {
 			gone := *t
@@ -198,6 +202,35 @@ func (s *source) sync(ctx context.Context) error {
 	s.mu.Unlock()
 	s.findLoops()
 	s.poll.refresh()
+	return nil
+}
+
+// missing asks for topics by name that the source doesn't list any more: those
+// that Lockstep's user may not describe go on as far as they can, and are named.
+func (s *source) missing(ctx context.Context, old, next map[string]*topicSync) error {
+	var names []string
+	for name := range old {
+		if next[name] == nil && !s.deleted() && s.admin.filter.Match(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	ts, err := topicDetails(ctx, s.client, names)
+	if err != nil {
+		return fmt.Errorf("look up topics of the source that it does not list any more: %w", err)
+	}
+	for _, name := range names {
+		if !errors.Is(ts[name].Err, kerr.TopicAuthorizationFailed) {
+			continue
+		}
+		now := *old[name]
+		now.missed = 0
+		now.err = topicFailed("authorization", "topic %s can't be looked up on the source any more (needs Describe and Read on it): %w", name, ts[name].Err)
+		next[name] = &now
+		s.report(name, old[name], &now)
+	}
 	return nil
 }
 

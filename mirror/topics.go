@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -30,6 +31,7 @@ func topicFailed(reason, format string, args ...any) error {
 // topicAdmin looks at topics on both sides and makes the destination's fit.
 type topicAdmin struct {
 	src, dst *kadm.Client
+	from, to *kgo.Client // the same clusters
 	filter   *TopicFilter
 	rf       int16 // -1: the destination's default
 	rules    configRules
@@ -38,7 +40,7 @@ type topicAdmin struct {
 // sourceTopics lists the selected topics of the source, and those that are
 // included and left out all the same, with the reason.
 func (a *topicAdmin) sourceTopics(ctx context.Context) (_ map[string]kadm.TopicDetail, left map[string]string, _ error) {
-	all, err := a.src.ListTopics(ctx)
+	all, err := topicDetails(ctx, a.from, nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the source's topics: %w", err)
 	}
@@ -52,6 +54,29 @@ func (a *topicAdmin) sourceTopics(ctx context.Context) (_ map[string]kadm.TopicD
 		}
 	}
 	return out, left, nil
+}
+
+// topicDetails asks for topics, nil: all that may be described.
+func topicDetails(ctx context.Context, cl *kgo.Client, topics []string) (kadm.TopicDetails, error) {
+	resp, err := askMetadata(ctx, cl, topics)
+	if err != nil {
+		return nil, err
+	}
+	out := kadm.TopicDetails{}
+	for _, t := range resp.Topics {
+		if t.Topic == nil {
+			continue
+		}
+		d := kadm.TopicDetail{Topic: *t.Topic, ID: t.TopicID, IsInternal: t.IsInternal, Partitions: kadm.PartitionDetails{}, Err: kerr.ErrorForCode(t.ErrorCode)}
+		for _, p := range t.Partitions {
+			d.Partitions[p.Partition] = kadm.PartitionDetail{
+				Topic: d.Topic, Partition: p.Partition, Leader: p.Leader, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, ISR: p.ISR,
+				OfflineReplicas: p.OfflineReplicas, Err: kerr.ErrorForCode(p.ErrorCode),
+			}
+		}
+		out[d.Topic] = d
+	}
+	return out, nil
 }
 
 // configs describes topics of one side; a topic that is missing or may not be
@@ -180,7 +205,7 @@ func (w *destWish) result(t *kadm.TopicDetail) *destTopic {
 
 // destination is the topic there, nil when it doesn't exist.
 func (a *topicAdmin) destination(ctx context.Context, topic string) (*kadm.TopicDetail, error) {
-	ts, err := a.dst.ListTopics(ctx, topic)
+	ts, err := topicDetails(ctx, a.to, []string{topic})
 	if err != nil {
 		return nil, fmt.Errorf("look up topic %s on the destination: %w", topic, err)
 	}

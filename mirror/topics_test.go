@@ -2,7 +2,9 @@ package mirror
 
 import (
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -222,4 +224,103 @@ func TestConfigsFollow(t *testing.T) {
 		require.Equal(t, want, v, key)
 		require.True(t, own, key)
 	}
+}
+
+// AU-03: a topic that may not be described any more is named, what was known of
+// it counts on, and the metadata of the others is taken in; it isn't taken for
+// deleted, and is mirrored on when the right is back.
+func TestDescribeLostOnOneTopic(t *testing.T) {
+	src, dst := fakeCluster(t, kfake.SeedTopics(1, "t", "u")), fakeCluster(t)
+	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, dst)), 0))
+	cl := fakeClient(t, src)
+	write := func() {
+		for _, topic := range []string{"t", "u"} {
+			require.NoError(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr())
+		}
+	}
+	write()
+	x := startManagedWith(t, src, dst, func(o *MirrorOptions) { o.Refresh = 50 * time.Millisecond }, "t", "u")
+	end := func(n int64) func() bool {
+		return func() bool {
+			for _, topic := range []string{"t", "u"} {
+				if e := x.view.Partition(topic, 0); e == nil || e.Record == nil || e.Live.Tail().VEnd != n {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	eventually(t, "mirrored", end(1))
+	write() // before the producer's metadata is refused too
+
+	id, err := kadm.NewClient(cl).BrokerMetadata(t.Context())
+	require.NoError(t, err)
+	var lost atomic.Bool
+	lost.Store(true)
+	src.ControlKey(int16(kmsg.Metadata), func(q kmsg.Request) (kmsg.Response, error, bool) {
+		src.KeepControl()
+		req := q.(*kmsg.MetadataRequest)
+		if !lost.Load() || len(req.Topics) == 0 && req.Topics != nil {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.MetadataResponse)
+		resp.ClusterID = &id.Cluster
+		b := kmsg.NewMetadataResponseBroker()
+		host, port, _ := net.SplitHostPort(src.ListenAddrs()[0])
+		n, _ := strconv.Atoi(port)
+		b.Host, b.Port = host, int32(n)
+		resp.Brokers = append(resp.Brokers, b)
+		add := func(topic string, code int16) {
+			rt := kmsg.NewMetadataResponseTopic()
+			rt.Topic, rt.ErrorCode = kmsg.StringPtr(topic), code
+			if info := src.TopicInfo(topic); code == 0 && info != nil {
+				rt.TopicID = info.TopicID
+				p := kmsg.NewMetadataResponseTopicPartition()
+				p.Replicas, p.ISR = []int32{0}, []int32{0}
+				rt.Partitions = append(rt.Partitions, p)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		if req.Topics == nil {
+			add("u", 0) // brokers leave out what may not be described
+		}
+		for _, rt := range req.Topics {
+			code := int16(0)
+			switch *rt.Topic {
+			case "t":
+				code = kerr.TopicAuthorizationFailed.Code
+			case "u":
+			default:
+				code = kerr.UnknownTopicOrPartition.Code
+			}
+			add(*rt.Topic, code)
+		}
+		resp.SetVersion(req.GetVersion())
+		return resp, nil, true
+	})
+	eventually(t, "named", func() bool {
+		rows, _ := x.m.Topics()
+		return len(rows) == 1 && rows[0].Topic == "t" && rows[0].Reason == "authorization"
+	})
+	var syncs atomic.Int64
+	src.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
+		src.KeepControl()
+		syncs.Add(1)
+		return nil, nil, false
+	})
+	eventually(t, "several syncs", func() bool { return syncs.Load() > 3 })
+	eventually(t, "both go on", end(2))
+	require.Equal(t, epoch.StateMirroring, x.state("t", 0))
+	c, err := metadata(t.Context(), x.m.sources[0].client, []string{"t", "u"})
+	require.NoError(t, err)
+	require.False(t, c.sure("t"))
+	require.True(t, c.sure("u"))
+	require.NotNil(t, c.Topics["u"])
+	_, err = cluster(t.Context(), x.m.sources[0].client, []string{"t", "u"})
+	require.ErrorContains(t, err, "topic t", "who needs all of it")
+
+	lost.Store(false)
+	eventually(t, "over", func() bool { rows, _ := x.m.Topics(); return len(rows) == 0 })
+	write()
+	eventually(t, "all of it", end(3))
 }
