@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ const (
 	ReasonTLSHandshake                           // the TLS handshake failed
 	ReasonUnknownSNI                             // a TLS hello without a server name, or with one that is not the listener's
 	ReasonBadProxyHeader                         // a PROXY protocol header that is broken, missing where required, or not expected
+	ReasonMemory                                 // it held memory for too long while others waited for some (limits.proxy_memory)
 	ReasonInternal                               // a fault of Lockstep
 	numReasons
 )
@@ -42,7 +44,7 @@ var reasonWords = [numReasons]string{
 	"client_eof", "broker_eof", "frame_too_large", "bad_frame", "looks_like_tls", "looks_like_http", "unknown_api",
 	"slow_consumer", "idle", "stalled_frame", "handshake_timeout", "connect_failed", "draining", "acks0_refused",
 	"protocol_error", "view_stale", "max_connections", "max_connections_per_ip", "looks_like_plaintext", "tls_handshake",
-	"unknown_sni", "bad_proxy_header", "internal",
+	"unknown_sni", "bad_proxy_header", "memory", "internal",
 }
 
 func (r CloseReason) String() string {
@@ -60,6 +62,8 @@ func (r CloseReason) expected() bool {
 	}
 	return false
 }
+
+var errMemory = errors.New("the client takes an answer too slowly while others wait for memory: raise limits.proxy_memory, or lower limits.fetch_upstream_max_bytes")
 
 // closeLog keeps the log readable while a broker is down and ten thousand
 // clients retry: one line per reason and ten seconds is a warning, the rest is told

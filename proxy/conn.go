@@ -35,6 +35,9 @@ type conn interface {
 	// has not read yet), or until linger passed without progress. No callback
 	// comes any more.
 	finish(linger time.Duration)
+	// atEnd calls f once when the connection is closed, after finish or abort; at
+	// once if it is.
+	atEnd(f func())
 	// abort ends it now. No callback comes any more.
 	abort()
 	remote() string
@@ -51,6 +54,8 @@ type netConn interface {
 
 // connHandler gets a conn's events.
 type connHandler interface {
+	// room is how much may be read now; 0: nothing, reading has been stopped.
+	room(c conn) int
 	// onData: b is the loop's read buffer, valid during the call.
 	onData(c conn, b []byte)
 	// onDrained: something of what was buffered has gone out.
@@ -79,10 +84,11 @@ type sockConn struct {
 	closed    bool
 
 	addr     string
-	early    []byte // received before the loop got the connection
-	moved    int64  // bytes moved, to see progress while finishing
-	took     int64  // bytes written
-	linger   func() // cancels the timer of finish
+	early    []byte   // received before the loop got the connection
+	moved    int64    // bytes moved, to see progress while finishing
+	took     int64    // bytes written
+	linger   func()   // cancels the timer of finish
+	ends     []func() // atEnd
 	in, sent counter
 }
 
@@ -166,7 +172,13 @@ func (c *sockConn) onEvent(ev netpoll.IOEvent, flags netpoll.IOFlags) {
 var errHangup = errors.New("the peer is gone")
 
 func (c *sockConn) read() {
-	n, err := unix.Read(c.fd, c.l.buf)
+	most := len(c.l.buf)
+	if c.h != nil {
+		if most = min(most, c.h.room(c)); most <= 0 || c.closed {
+			return
+		}
+	}
+	n, err := unix.Read(c.fd, c.l.buf[:most])
 	switch {
 	case n > 0:
 		c.moved += int64(n)
@@ -387,6 +399,14 @@ func (c *sockConn) lingerOn(linger time.Duration, moved int64) {
 	})
 }
 
+func (c *sockConn) atEnd(f func()) {
+	if c.closed {
+		f()
+		return
+	}
+	c.ends = append(c.ends, f)
+}
+
 func (c *sockConn) finishStep() {
 	if c.out.n > 0 {
 		return
@@ -413,6 +433,10 @@ func (c *sockConn) abort() {
 		c.linger()
 	}
 	c.dropOut()
+	for _, f := range c.ends {
+		f()
+	}
+	c.ends = nil
 	c.unregister()
 	if err := unix.Close(c.fd); err != nil {
 		c.l.log.Warn("closing a socket failed", "conn", c.addr, "err", err)

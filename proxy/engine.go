@@ -67,6 +67,8 @@ type loop struct {
 	load atomic.Int64 // connections, for placing new ones
 	held atomic.Int64 // bytes waiting in outQueues and session buffers
 	peak atomic.Int64 // highest held ever
+	// of held, what is in frames that have room in the budget
+	whole atomic.Int64
 
 	mu     sync.Mutex // guards ended and closed against post
 	ended  bool       // what is posted from now on would not be run
@@ -161,6 +163,14 @@ func (e *engine) held() (now, peak int64) {
 		peak += l.peak.Load()
 	}
 	return now, peak
+}
+
+// passing is held without whole frames.
+func (e *engine) passing() (n int64) {
+	for _, l := range e.loops {
+		n += l.held.Load() - l.whole.Load()
+	}
+	return n
 }
 
 func (l *loop) run() {

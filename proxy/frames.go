@@ -11,7 +11,7 @@ const (
 // with what has come, not with what was announced: ten thousand connections
 // that each announce 100 MiB cost nothing.
 func (l *loop) appendFrame(frame, b []byte, size int) []byte {
-	l.hold(len(b))
+	l.holdFrame(len(b), size)
 	if need := len(frame) + len(b); need > cap(frame) {
 		bigger := l.getFrame(min(size, max(need, frameGrowBy*cap(frame), frameStart)))
 		bigger = append(bigger, frame...)
@@ -19,6 +19,15 @@ func (l *loop) appendFrame(frame, b []byte, size int) []byte {
 		frame = bigger
 	}
 	return append(frame, b...)
+}
+
+// holdFrame is hold for bytes of a frame that has, or will have, size bytes: of
+// the large ones the budget knows already.
+func (l *loop) holdFrame(n, size int) {
+	if size >= freeFrameBytes {
+		l.whole.Add(int64(n))
+	}
+	l.hold(n)
 }
 
 func (l *loop) getFrame(n int) []byte {

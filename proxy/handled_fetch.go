@@ -127,7 +127,7 @@ func (f *fetch) send(parts []*fetchPart, wait time.Duration, isolation int8, int
 	q.Reset(f.q.Version)
 	q.MaxWaitMillis = int32(max(wait, 0) / time.Millisecond)
 	q.MinBytes, q.IsolationLevel, q.Rack = f.q.MinBytes, isolation, f.q.Rack
-	q.MaxBytes = min(f.q.MaxBytes, f.h.fetchUpstreamMax)
+	q.MaxBytes = min(f.q.MaxBytes, f.upstreamMax())
 	q.SessionID, q.SessionEpoch = 0, sessionEpochFinal
 	var t *protocol.FetchRequestTopic
 	for _, p := range parts {
@@ -154,6 +154,17 @@ func (f *fetch) send(parts []*fetchPart, wait time.Duration, isolation int8, int
 		}
 		done()
 	})
+}
+
+// rationer is implemented by an exchange that knows how much memory is left.
+type rationer interface{ ration(most int32) int32 }
+
+// upstreamMax is the most that is asked of the broker at once.
+func (f *fetch) upstreamMax() int32 {
+	if r, ok := f.x.(rationer); ok {
+		return r.ration(f.h.fetchUpstreamMax)
+	}
+	return f.h.fetchUpstreamMax
 }
 
 // upstream is the partition as the broker is asked for it.

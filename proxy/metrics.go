@@ -83,10 +83,14 @@ func newMetrics(reg prometheus.Registerer, p *Proxy) (*metrics, error) {
 		now, _ := p.engine.held()
 		return float64(now)
 	})
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "lockstep_proxy_memory_waiting",
+		Help: "Requests and answers that wait for room in limits.proxy_memory.",
+	}, func() float64 { return float64(p.budget.waiting.Load()) })
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{closed, bytes, m.dialFailures, hidden, alarms, refused, unsound, deadDup, blind, open, buffered} {
+	for _, c := range []prometheus.Collector{closed, bytes, m.dialFailures, hidden, alarms, refused, unsound, deadDup, blind, open, buffered, waiting} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the proxy's metrics: %w", err)
 		}

@@ -26,6 +26,7 @@ func (c *memConn) writev(bufs [][]byte) {
 	}
 }
 func (c *memConn) buffered() int        { return 0 }
+func (c *memConn) atEnd(f func())       { f() }
 func (c *memConn) progress() int64      { return 0 }
 func (c *memConn) setReading(on bool)   { c.reading = on }
 func (c *memConn) finish(time.Duration) { c.over = true }
@@ -37,6 +38,7 @@ func memSession(t *testing.T, h requestHandler) (s *session, client, broker *mem
 	p := &Proxy{log: slog.New(slog.DiscardHandler), handler: h}
 	p.SetLimits(Limits{MaxFrameBytes: 1 << 20})
 	p.engine = &engine{}
+	p.budget = newBudget(p.engine, func() int64 { return p.limits().Memory })
 	m, err := newMetrics(nil, p)
 	require.NoError(t, err)
 	p.m = m

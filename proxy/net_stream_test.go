@@ -133,7 +133,9 @@ func checkPattern(t *testing.T, r io.Reader, n int) {
 }
 
 // bound is the most that may wait in Lockstep for one direction of one client.
-func bound(p *Proxy) int64 { return int64(p.limits().ClientOutboundMax) + readBufferBytes }
+func bound(p *Proxy) int64 {
+	return int64(p.limits().ClientOutboundMax) + readBufferBytes + 2*chunkBytes
+}
 
 const slowTotal, slowFrame = 256 << 20, 4 << 20
 

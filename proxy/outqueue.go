@@ -8,19 +8,22 @@ type outQueue struct {
 	n      int // bytes waiting
 }
 
+// What is counted as held are whole chunks: a slow client with one byte in its
+// way costs a chunk.
+
 const (
-	chunkBytes     = 64 << 10
-	freeChunks     = 64 // kept per loop: 4 MiB
-	maxFlushChunks = 16
+	chunkBytes     = 16 << 10
+	freeChunks     = 256 // kept per loop: 4 MiB
+	maxFlushChunks = 64
 )
 
 func (q *outQueue) push(l *loop, b []byte) {
 	q.n += len(b)
-	l.hold(len(b))
 	for len(b) > 0 {
 		last := len(q.chunks) - 1
 		if last < 0 || len(q.chunks[last]) == cap(q.chunks[last]) {
 			q.chunks = append(q.chunks, l.chunk())
+			l.hold(chunkBytes)
 			last++
 		}
 		c := q.chunks[last]
@@ -33,7 +36,6 @@ func (q *outQueue) push(l *loop, b []byte) {
 // drop takes n sent bytes off the front.
 func (q *outQueue) drop(l *loop, n int) {
 	q.n -= n
-	l.hold(-n)
 	done := 0
 	for n > 0 {
 		c := q.chunks[done]
@@ -45,6 +47,7 @@ func (q *outQueue) drop(l *loop, n int) {
 		n -= left
 		q.head = 0
 		l.freeChunk(c)
+		l.hold(-chunkBytes)
 		done++
 	}
 	k := copy(q.chunks, q.chunks[done:])

@@ -60,6 +60,7 @@ type Limits struct {
 	MaxConnections      int           // 10000
 	MaxConnectionsPerIP int           // none
 	MaxInFlight         int           // 1000: requests of one connection that wait for their answer
+	Memory              int64         // 512 MiB: bound on what is held for all clients (budget.go)
 	ClientOutboundMax   int           // 4 MiB: high-water mark of what waits for one slow peer
 	IdleTimeout         time.Duration // 10 min
 	HandshakeTimeout    time.Duration // 10 s: first request, and reaching the broker
@@ -83,6 +84,9 @@ func (l Limits) withDefaults() Limits {
 	set(&l.MaxConnections, 10000)
 	set(&l.MaxInFlight, 1000)
 	set(&l.ClientOutboundMax, 4<<20)
+	if l.Memory == 0 {
+		l.Memory = 512 << 20
+	}
 	wait(&l.IdleTimeout, 10*time.Minute)
 	wait(&l.HandshakeTimeout, 10*time.Second)
 	wait(&l.StalledFrameTimeout, 30*time.Second)
@@ -108,6 +112,7 @@ type Proxy struct {
 	view      *ledger.View // nil: no mirrors are known of
 	handlers  *handlers    // the same, when there is a view
 	engine    *engine
+	budget    *budget
 	m         *metrics
 	logged    [numReasons]closeLog
 
@@ -148,6 +153,7 @@ func New(opts Options) (_ *Proxy, err error) {
 	if p.engine, err = newEngine(opts.Loops, p.log); err != nil {
 		return nil, err
 	}
+	p.budget = newBudget(p.engine, func() int64 { return p.limits().Memory })
 	if p.m, err = newMetrics(opts.Registerer, p); err != nil {
 		return nil, err
 	}

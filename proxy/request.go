@@ -23,7 +23,8 @@ type requestParser struct {
 func (r *requestParser) midFrame() bool { return r.left > 0 || r.size > 0 || len(r.carry) > 0 }
 
 func (r *requestParser) release(l *loop) {
-	l.hold(-len(r.carry) - len(r.frame))
+	l.hold(-len(r.carry))
+	l.holdFrame(-len(r.frame), r.size)
 	l.putFrame(r.frame)
 	*r = requestParser{}
 }
@@ -99,6 +100,10 @@ func (s *session) consume(b []byte) int {
 			run = i
 			again = len(r.carry) == need
 			continue
+		}
+		if head.verdict == reqBuffer && !s.claimFrame(&s.asked, head.size, func() {}) {
+			s.passOn(b[run:i])
+			return i
 		}
 		s.requests++
 		total := protocol.FrameSizeLen + head.size
@@ -237,14 +242,14 @@ func (s *session) rejectRequest(err error) {
 func (s *session) frameComplete(h requestHead, frame []byte) {
 	hdr, err := protocol.ParseRequestHeader(frame)
 	if err != nil && h.verdict != reqLocal {
-		s.l.hold(-len(frame))
+		s.l.holdFrame(-len(frame), len(frame))
 		s.l.putFrame(frame)
 		s.badFrame(err)
 		return
 	}
 	if h.verdict == reqSASL {
 		if err := s.rawHandshake(frame, hdr); err != nil {
-			s.l.hold(-len(frame))
+			s.l.holdFrame(-len(frame), len(frame))
 			s.l.putFrame(frame)
 			s.rejectRequest(err)
 			return

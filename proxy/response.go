@@ -17,10 +17,12 @@ type responseParser struct {
 	tail  *protocol.TailRewriter
 	frame []byte // the answer being buffered, without its size
 	size  int    // how long it will be; 0: none is being buffered
+	stash []byte // what was read of an answer that waits for room
 }
 
 func (r *responseParser) release(l *loop) {
-	l.hold(-len(r.frame))
+	l.holdFrame(-len(r.frame), r.size)
+	l.hold(-len(r.stash))
 	l.putFrame(r.frame)
 	*r = responseParser{}
 }
@@ -180,6 +182,11 @@ func (s *session) consumeAnswers(b []byte) {
 				s.fifo.pop()
 			}
 		default:
+			if !s.claimFrame(&s.answers, int(size), s.unstash) {
+				s.deliver(b[run:i])
+				s.stashAnswers(b[i:])
+				return
+			}
 			r.size = int(size)
 			if r.headN > 0 {
 				r.frame = s.l.appendFrame(nil, r.head[protocol.FrameSizeLen:need], r.size)
@@ -197,6 +204,19 @@ func (s *session) consumeAnswers(b []byte) {
 		}
 	}
 	s.deliver(b[run:i])
+}
+
+// stashAnswers keeps what was read and can't be taken yet.
+func (s *session) stashAnswers(b []byte) {
+	s.resp.stash = append(s.resp.stash, b...)
+	s.l.hold(len(b))
+}
+
+func (s *session) unstash() {
+	b := s.resp.stash
+	s.resp.stash = nil
+	s.consumeAnswers(b)
+	s.l.hold(-len(b))
 }
 
 func (s *session) deliver(b []byte) {
@@ -231,7 +251,7 @@ func (s *session) answerComplete(a awaited, frame []byte) {
 		return
 	}
 	defer func() {
-		s.l.hold(-len(frame))
+		s.l.holdFrame(-len(frame), len(frame))
 		s.l.putFrame(frame)
 	}()
 	body := frame[min(n, len(frame)):]

@@ -20,7 +20,8 @@ import (
 //
 // Memory is bounded: what waits for a slow client is at most clientOutboundMax
 // plus one read (reading of the broker pauses above it, goes on below half of
-// it), the same towards the broker; one read waits in pending; one request
+// it), less when all clients together hold much (budget.go), the same towards
+// the broker; one read waits in pending; one request
 // and one answer are buffered at a time, each up to maxFrameBytes, where they
 // are handled or rewritten.
 //
@@ -45,7 +46,9 @@ type session struct {
 	upstreamFull bool
 	draining     bool
 
-	pending []byte // client bytes that can't be consumed yet
+	asked   holding // room for requests that have to be whole
+	answers holding // and for answers
+	pending []byte  // client bytes that can't be consumed yet
 	req     requestParser
 	resp    responseParser
 	fifo    fifo
@@ -106,6 +109,7 @@ func (s *session) leave() {
 				}
 			}()
 			s.pump()
+			s.trim()
 		}()
 	}
 	s.depth--
@@ -140,7 +144,7 @@ func (s *session) pump() {
 
 // blocked: no further client frame may be begun.
 func (s *session) blocked() bool {
-	return s.upstream == nil || s.waiting != nil || s.x != nil || s.draining || s.fifo.len() >= s.p.limits().MaxInFlight || s.awaitsSASL()
+	return s.upstream == nil || s.waiting != nil || s.x != nil || s.asked.claim != nil || s.draining || s.fifo.len() >= s.p.limits().MaxInFlight || s.awaitsSASL()
 }
 
 // settle is what remains when nothing can be started.
@@ -177,24 +181,46 @@ func (s *session) precheck() bool {
 // overMark says whether what waits for c is above the mark. It has hysteresis,
 // so a slow reader toggles once per half a mark, not with every packet.
 func (s *session) overMark(is *bool, c conn) bool {
-	mark := s.p.limits().ClientOutboundMax
+	n := c.buffered()
+	if n == 0 {
+		*is = false
+		return false
+	}
+	mark := s.p.budget.mark(s.p.limits().ClientOutboundMax)
 	if *is {
 		mark /= 2
 	}
-	*is = c.buffered() > mark
+	*is = n > mark
 	return *is
 }
 
 // updateReading pauses and resumes both sides.
 func (s *session) updateReading() {
-	clientOn := len(s.pending) == 0
+	clientOn := len(s.pending) == 0 && s.asked.claim == nil
 	if s.upstream == nil {
 		clientOn = len(s.pending) < prebufferBytes
 	} else {
 		clientOn = clientOn && !s.overMark(&s.upstreamFull, s.upstream)
-		s.upstream.setReading(!s.overMark(&s.clientFull, s.client))
+		s.upstream.setReading(!s.overMark(&s.clientFull, s.client) && s.answers.claim == nil)
 	}
 	s.client.setReading(clientOn)
+}
+
+// room: what waits for the other side may have come above the mark without a
+// byte of this one, as the mark falls when memory is short.
+func (s *session) room(c conn) int {
+	to, full, whole := s.client, &s.clientFull, s.resp.size > 0
+	if c == s.client {
+		to, full, whole = s.upstream, &s.upstreamFull, s.req.size > 0
+	}
+	if whole { // its room is there
+		return readBufferBytes
+	}
+	if to != nil && s.overMark(full, to) {
+		s.updateReading()
+		return 0
+	}
+	return s.p.budget.readSize()
 }
 
 func (s *session) onData(c conn, b []byte) {
@@ -202,6 +228,10 @@ func (s *session) onData(c conn, b []byte) {
 	defer s.leave()
 	s.active = time.Now()
 	if c == s.upstream {
+		if s.answers.claim != nil { // was read together with what is stashed
+			s.stashAnswers(b)
+			return
+		}
 		s.consumeAnswers(b)
 		s.updateReading()
 		return
@@ -344,7 +374,11 @@ func (s *session) close(reason CloseReason, err error) {
 	}
 	s.log.LogAttrs(context.Background(), level, "connection closed", attrs...)
 
-	s.client.finish(s.p.limits().linger())
+	if reason == ReasonMemory || reason == ReasonSlowConsumer {
+		s.client.abort() // what it doesn't take is what is to be freed
+	} else {
+		s.client.finish(s.p.limits().linger())
+	}
 	if s.upstream != nil {
 		if reason == ReasonProtocolError {
 			s.upstream.abort()
@@ -371,6 +405,7 @@ func (s *session) release() {
 		}
 	}
 	s.x, s.waiting = nil, nil
+	s.endClaims()
 	s.l.hold(-len(s.pending))
 	s.pending = nil
 	s.req.release(s.l)

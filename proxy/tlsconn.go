@@ -184,6 +184,13 @@ func (c *tlsConn) writev(bufs [][]byte) {
 	c.write(stage)
 }
 
+func (c *tlsConn) room(conn) int {
+	if c.h == nil {
+		return readBufferBytes
+	}
+	return c.h.room(c)
+}
+
 func (c *tlsConn) onDrained(conn) {
 	if c.h != nil {
 		c.h.onDrained(c)
@@ -218,6 +225,8 @@ func (c *tlsConn) finish(linger time.Duration) {
 	c.flush()
 	c.sock.finish(linger)
 }
+
+func (c *tlsConn) atEnd(f func()) { c.sock.atEnd(f) }
 
 func (c *tlsConn) abort() {
 	c.h = nil

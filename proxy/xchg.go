@@ -74,7 +74,7 @@ func (x *xchg) AskFrame(key, version int16, bufs [][]byte, cb func(body []byte, 
 // answered gets the answer to an Ask; the header takes n bytes of frame.
 func (x *xchg) answered(a awaited, frame []byte, n int, err error) {
 	if x.dropped {
-		x.s.l.hold(-len(frame))
+		x.s.l.holdFrame(-len(frame), len(frame))
 		x.s.l.putFrame(frame)
 		return
 	}
@@ -101,7 +101,10 @@ func (x *xchg) Release(body []byte) {
 		x.bodies[last] = nil
 		x.bodies = x.bodies[:last]
 		l := x.s.l
-		l.hold(-len(frame))
+		l.holdFrame(-len(frame), len(frame))
+		if len(frame) >= freeFrameBytes {
+			x.s.dropRoom(frameCost(len(frame)))
+		}
 		l.after(func() { l.putFrame(frame) })
 		return
 	}
@@ -230,7 +233,7 @@ func (x *xchg) release(reuse bool) {
 	l := x.s.l
 	l.after(func() {
 		for _, b := range append(x.bodies, x.frame) {
-			l.hold(-len(b))
+			l.holdFrame(-len(b), len(b))
 			if reuse {
 				l.putFrame(b)
 			}
@@ -238,6 +241,9 @@ func (x *xchg) release(reuse bool) {
 		x.bodies, x.frame = nil, nil
 	})
 }
+
+// ration is how much should be asked for in one answer, most at best (rationer).
+func (x *xchg) ration(most int32) int32 { return x.s.p.budget.ration(most) }
 
 // Advertise is how this client sees a broker's address (addresser).
 func (x *xchg) Advertise(nodeID int32, host string, port int32) (newHost string, newPort int32, ok bool) {

@@ -271,7 +271,7 @@ func build(c *config.Config, o Options) (_ *app, err error) {
 func proxyLimits(l *config.Limits) proxy.Limits {
 	p := proxy.Limits{
 		MaxFrameBytes: int(l.MaxFrameBytes), MaxConnections: l.MaxConnections, MaxConnectionsPerIP: l.MaxConnectionsPerIP, MaxInFlight: l.MaxInFlight,
-		ClientOutboundMax: int(l.ClientOutboundMax), IdleTimeout: l.IdleTimeout.Std(), HandshakeTimeout: l.HandshakeTimeout.Std(),
+		Memory: int64(l.ProxyMemory), ClientOutboundMax: int(l.ClientOutboundMax), IdleTimeout: l.IdleTimeout.Std(), HandshakeTimeout: l.HandshakeTimeout.Std(),
 		StalledFrameTimeout: l.StalledFrameTimeout.Std(), DrainTimeout: l.DrainTimeout.Std(), DrainDelay: l.DrainDelay.Std(),
 	}
 	if p.DrainTimeout == 0 {

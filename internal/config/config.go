@@ -163,6 +163,7 @@ type Limits struct {
 	MaxConnections        int      `yaml:"max_connections" doc:"Client connections at once. A change counts for new ones."`
 	MaxConnectionsPerIP   int      `yaml:"max_connections_per_ip" doc:"Client connections at once from one address. 0: no limit; clients behind one NAT or load balancer share an address."`
 	MaxInFlight           int      `yaml:"max_in_flight" doc:"Unanswered requests of one connection; while there are so many, the client is not read."`
+	ProxyMemory           Bytes    `yaml:"proxy_memory" doc:"Bytes held for all clients together: what waits for slow ones, and requests and answers that have to be whole. Kept below it by reading less of brokers and clients."`
 	ClientOutboundMax     Bytes    `yaml:"client_outbound_max" doc:"Bytes waiting for a slow reader before its broker is no longer read."`
 	FetchUpstreamMaxBytes Bytes    `yaml:"fetch_upstream_max_bytes" doc:"Most bytes asked of a broker for one client fetch that touches mirror topics."`
 	MirrorMemory          Bytes    `yaml:"mirror_memory" doc:"Bytes fetched from sources and not yet written, over all mirrors."`
@@ -188,6 +189,7 @@ func Default() Config {
 			MaxFrameBytes:         100 << 20,
 			MaxConnections:        10000,
 			MaxInFlight:           1000,
+			ProxyMemory:           512 << 20,
 			ClientOutboundMax:     4 << 20,
 			FetchUpstreamMaxBytes: 8 << 20,
 			MirrorMemory:          64 << 20,

@@ -262,6 +262,7 @@ func (l *Limits) check(bad report) {
 		"max_in_flight":            {int64(l.MaxInFlight), 1},
 		"stalled_frame_timeout":    {int64(l.StalledFrameTimeout), 1e8},
 		"drain_delay":              {int64(l.DrainDelay), 0},
+		"proxy_memory":             {int64(l.ProxyMemory), 32 << 20},
 		"client_outbound_max":      {int64(l.ClientOutboundMax), 64 << 10},
 		"fetch_upstream_max_bytes": {int64(l.FetchUpstreamMaxBytes), 64 << 10},
 		"mirror_memory":            {int64(l.MirrorMemory), 8 << 20},
