@@ -61,6 +61,7 @@ type Limits struct {
 	MaxConnectionsPerIP int           // none
 	MaxInFlight         int           // 1000: requests of one connection that wait for their answer
 	Memory              int64         // 512 MiB: bound on what is held for all clients (budget.go)
+	FetchUpstreamMax    int32         // Options.FetchUpstreamMaxBytes
 	ClientOutboundMax   int           // 4 MiB: high-water mark of what waits for one slow peer
 	IdleTimeout         time.Duration // 10 min
 	HandshakeTimeout    time.Duration // 10 s: first request, and reaching the broker

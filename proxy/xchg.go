@@ -243,7 +243,12 @@ func (x *xchg) release(reuse bool) {
 }
 
 // ration is how much should be asked for in one answer, most at best (rationer).
-func (x *xchg) ration(most int32) int32 { return x.s.p.budget.ration(most) }
+func (x *xchg) ration(most int32) int32 {
+	if n := x.s.p.limits().FetchUpstreamMax; n > 0 {
+		most = n
+	}
+	return x.s.p.budget.ration(most)
+}
 
 // Advertise is how this client sees a broker's address (addresser).
 func (x *xchg) Advertise(nodeID int32, host string, port int32) (newHost string, newPort int32, ok bool) {

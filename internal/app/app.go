@@ -4,11 +4,12 @@ package app
 
 import (
 	"context"
-	"crypto/rand"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"time"
@@ -18,14 +19,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sasl"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lockstep-kafka/lockstep/internal/admin"
 	"github.com/lockstep-kafka/lockstep/internal/client"
 	"github.com/lockstep-kafka/lockstep/internal/config"
 	"github.com/lockstep-kafka/lockstep/internal/control"
-	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/internal/tlsconf"
 	"github.com/lockstep-kafka/lockstep/internal/version"
@@ -53,7 +52,9 @@ type app struct {
 	writer    *ledger.Writer
 	registrar *ledger.Registrar
 	control   *control.Service
-	mirror    *mirror.Manager // nil: no mirror is configured
+	mirrors   *mirrorSlot
+	opts      []kgo.Opt       // of own clients of the destination
+	sec       client.Security // and of its other connections
 	proxy     *proxy.Proxy
 	admin     *admin.Server // nil: no address
 	tls       []tlsconf.Reloader
@@ -100,21 +101,7 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 	}
 	front, frontCtx := errgroup.WithContext(ctx)
 	front.Go(func() error { return a.proxy.Run(frontCtx) })
-	if a.mirror != nil {
-		front.Go(func() error {
-			if !a.waitView(frontCtx) {
-				return nil
-			}
-			if err := a.onlyOne(c.Admin.Address); err != nil {
-				return err
-			}
-			err := a.mirror.Run(frontCtx)
-			if err != nil {
-				a.log.Error("the mirrors have ended, so this instance ends", "err", err)
-			}
-			return err
-		})
-	}
+	front.Go(func() error { return a.runMirrors(frontCtx, c.Admin.Address) })
 	front.Go(func() error {
 		select {
 		case <-life.Done():
@@ -161,10 +148,14 @@ func (a *app) onlyOne(address string) error {
 // that it does not.
 const ensureWait = 10 * time.Second
 
+// ensureBackoff is the longest pause between two tries: each try with a wrong
+// password counts on the brokers, too.
+const ensureBackoff = 30 * time.Second
+
 // ensureLedger makes the ledger's topic; a destination that can't be reached
 // yet is waited for, and the log says so.
 func (a *app) ensureLedger(ctx context.Context) error {
-	for {
+	for wait := time.Second; ; wait = min(2*wait, ensureBackoff) {
 		try, cancel := context.WithTimeout(ctx, ensureWait)
 		err := ledger.EnsureTopic(try, a.adm, a.rf)
 		if err != nil && try.Err() != nil {
@@ -178,11 +169,11 @@ func (a *app) ensureLedger(ctx context.Context) error {
 		if errors.As(err, &wrong) {
 			return err
 		}
-		a.log.Warn("the ledger's topic is not ready: nothing is mirrored, and mirror topics are not served", "err", err)
+		a.log.Warn("the ledger's topic is not ready: nothing is mirrored, and mirror topics are not served", "err", err, "retry_in", wait)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Second):
+		case <-time.After(wait/2 + rand.N(wait/2)):
 		}
 	}
 }
@@ -242,12 +233,13 @@ func build(c *config.Config, o Options) (_ *app, err error) {
 	if a.proxy, err = newProxy(c, a, opts, sec); err != nil {
 		return nil, err
 	}
-	if len(c.Mirrors) > 0 {
-		if a.mirror, err = newMirror(c, a, opts, sec); err != nil {
-			a.proxy.Close()
-			return nil, err
-		}
+	a.opts, a.sec = opts, sec
+	first, err := a.newMirrors(c)
+	if err != nil {
+		a.proxy.Close()
+		return nil, err
 	}
+	a.mirrors = newMirrorSlot(first)
 	a.registrar = ledger.NewRegistrar(ledger.RegistrarOptions{
 		ID: a.id, Version: version.String(), Address: c.Admin.Address, Mirrors: fingerprints(c),
 		View: a.view, Writer: a.writer, Drain: a.proxy.Drain, Logger: a.log,
@@ -255,13 +247,11 @@ func build(c *config.Config, o Options) (_ *app, err error) {
 	a.control = newControl(c, a)
 	if c.Admin.Address != "" {
 		if a.admin, err = admin.New(admin.Options{
-			Address: c.Admin.Address, TokenFile: c.Admin.TokenFile, Gatherer: a.reg, Ready: a.ready, Status: a.status,
+			Address: c.Admin.Address, TokenFile: c.Admin.TokenFile, Gatherer: prometheus.Gatherers{a.reg, a.mirrors}, Ready: a.ready, Status: a.status,
 			Routes: admin.API(a.control),
 		}); err != nil {
 			a.proxy.Close()
-			if a.mirror != nil {
-				a.mirror.Close()
-			}
+			first.close()
 			return nil, err
 		}
 	}
@@ -272,7 +262,7 @@ func proxyLimits(l *config.Limits) proxy.Limits {
 	p := proxy.Limits{
 		MaxFrameBytes: int(l.MaxFrameBytes), MaxConnections: l.MaxConnections, MaxConnectionsPerIP: l.MaxConnectionsPerIP, MaxInFlight: l.MaxInFlight,
 		Memory: int64(l.ProxyMemory), ClientOutboundMax: int(l.ClientOutboundMax), IdleTimeout: l.IdleTimeout.Std(), HandshakeTimeout: l.HandshakeTimeout.Std(),
-		StalledFrameTimeout: l.StalledFrameTimeout.Std(), DrainTimeout: l.DrainTimeout.Std(), DrainDelay: l.DrainDelay.Std(),
+		FetchUpstreamMax: int32(l.FetchUpstreamMaxBytes), StalledFrameTimeout: l.StalledFrameTimeout.Std(), DrainTimeout: l.DrainTimeout.Std(), DrainDelay: l.DrainDelay.Std(),
 	}
 	if p.DrainTimeout == 0 {
 		p.DrainTimeout = -1
@@ -280,81 +270,28 @@ func proxyLimits(l *config.Limits) proxy.Limits {
 	return p
 }
 
-func newMirror(c *config.Config, a *app, opts []kgo.Opt, sec client.Security) (*mirror.Manager, error) {
-	pool := &kconn.Pool{}
-	dialer := func(s client.Security) *kconn.Dialer {
-		d := &kconn.Dialer{TLS: s.TLSFor(), ClientID: client.ID, MaxFrame: int32(c.Limits.MaxFrameBytes), Pool: pool}
-		if s.SASL != nil {
-			d.SASL = []sasl.Mechanism{s.SASL}
-		}
-		return d.Init()
-	}
-	o := mirror.Options{
-		Destination: mirror.Access{Client: opts, Dialer: dialer(sec)},
-		View:        a.view, Writer: a.writer, MemoryLimit: int64(c.Limits.MirrorMemory),
-		Unclean:    a.uncleanElections,
-		InstanceID: c.Instance.ID, SessionTimeout: c.Instance.SessionTimeout.Std(), Logger: a.log, Registerer: a.reg,
-	}
-	for _, m := range c.Mirrors {
-		srcOpts, srcSec, err := client.Source(m.Source)
-		if err != nil {
-			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
-		}
-		a.follow(srcSec)
-		filter, err := mirror.NewTopicFilter(m.Topics.Include, m.Topics.Exclude)
-		if err != nil {
-			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
-		}
-		configs, err := mirror.NewConfigFilter(m.Configs.Include, m.Configs.Exclude)
-		if err != nil {
-			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
-		}
-		acls, err := mirror.NewACLOptions(m.ACLs.Include, m.ACLs.Exclude, m.ACLs.ExcludePrincipals)
-		if err != nil {
-			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
-		}
-		acls.Enabled, acls.DryRun, acls.AtOnce = m.ACLs.Enabled, m.ACLs.DryRun, m.ACLs.WritesAtOnce
-		acks := int16(-1)
-		if m.Acks == config.AcksLeader {
-			acks = 1
-		}
-		groups, err := groupOptions(&m)
-		if err != nil {
-			return nil, fmt.Errorf("mirror %s: %w", m.Name, err)
-		}
-		o.Mirrors = append(o.Mirrors, mirror.MirrorOptions{
-			Name: m.Name, Source: mirror.Access{Client: srcOpts, Dialer: dialer(srcSec)}, Filter: filter,
-			Groups:            groups,
-			UncleanElections:  m.UncleanLeaderElection,
-			Configs:           configs,
-			ACLs:              acls,
-			ReplicationFactor: m.ReplicationFactor, MinCompactionLag: m.MinCompactionLag.Std(), Refresh: m.MetadataRefresh.Std(),
-			Tuning: mirror.Tuning{
-				Acks: acks, FetchMaxBytes: int32(m.FetchMaxBytes), FetchPartitionMaxBytes: int32(m.FetchPartitionMaxBytes),
-				FetchWaitMax: m.FetchWaitMax.Std(), RetryMin: m.RetryBackoffMin.Std(), RetryMax: m.RetryBackoffMax.Std(), RetryAttempts: m.RetryAttempts,
-				BumpStep: m.BumpStep, KeepBatches: !m.MergeSmallBatches,
-			},
-		})
-	}
-	return mirror.New(o)
-}
-
 // newControl answers for operators.
 func newControl(c *config.Config, a *app) *control.Service {
 	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics, ACLs: a.acls, Groups: a.groups}
+	o.Mirrors = declared(c)
+	return control.New(o)
+}
+
+func declared(c *config.Config) (out []control.Mirror) {
 	for i := range c.Mirrors {
 		m := &c.Mirrors[i]
-		o.Mirrors = append(o.Mirrors, control.Mirror{Name: m.Name, Source: strings.Join(m.Source.Bootstrap, ","), Fingerprint: m.Fingerprint()})
+		out = append(out, control.Mirror{Name: m.Name, Source: strings.Join(m.Source.Bootstrap, ","), Fingerprint: m.Fingerprint()})
 	}
-	return control.New(o)
+	return out
 }
 
 // topics are those that are not mirrored, as the mirrors of this instance know.
 func (a *app) topics() (rows []control.Topic, left int) {
-	if a.mirror == nil {
+	m := a.mirrors.manager()
+	if m == nil {
 		return nil, 0
 	}
-	all, left := a.mirror.Topics()
+	all, left := m.Topics()
 	for _, t := range all {
 		rows = append(rows, control.Topic(t))
 	}
@@ -363,10 +300,11 @@ func (a *app) topics() (rows []control.Topic, left int) {
 
 // acls is what a sync of a mirror's ACLs would change now.
 func (a *app) acls(ctx context.Context, name string) (*control.ACLs, error) {
-	if a.mirror == nil {
+	m := a.mirrors.manager()
+	if m == nil {
 		return nil, mirror.ErrNoMirror
 	}
-	d, err := a.mirror.ACLDiff(ctx, name)
+	d, err := m.ACLDiff(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -431,7 +369,7 @@ func instanceID(c *config.Config) string {
 	if err != nil || host == "" {
 		host = "lockstep"
 	}
-	return host + "-" + rand.Text()[:8]
+	return host + "-" + crand.Text()[:8]
 }
 
 func newLogger(c config.Log, level slog.Leveler, to io.Writer) *slog.Logger {

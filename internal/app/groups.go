@@ -21,10 +21,11 @@ func groupOptions(m *config.Mirror) (*mirror.GroupOptions, error) {
 
 // groups are what this instance knows of group offsets.
 func (a *app) groups(keep func(mirror, group, topic string) bool) []control.Group {
-	if a.mirror == nil {
+	m := a.mirrors.manager()
+	if m == nil {
 		return nil
 	}
-	rows := a.mirror.Groups(keep)
+	rows := m.Groups(keep)
 	out := make([]control.Group, len(rows))
 	for i, r := range rows {
 		out[i] = control.Group{

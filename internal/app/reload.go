@@ -2,11 +2,13 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +20,11 @@ import (
 type Reload struct {
 	Path string           // the file; looked at now and then
 	Now  <-chan os.Signal // and at once; may be nil
+
+	lookEvery time.Duration // tests
 }
+
+func (r Reload) every() time.Duration { return cmp.Or(r.lookEvery, lookEvery) }
 
 // lookEvery is how often the file is looked at.
 const lookEvery = 2 * time.Second
@@ -52,18 +58,21 @@ func (a *app) uncleanElections(mirror, topic string) bool {
 	return a.view.MirrorSettings(mirror).Unclean(topic, (*a.switches.unclean.Load())[mirror])
 }
 
-// reload follows the configuration file until ctx ends. What can't change
-// without a restart is named in the log, and stays as it was.
+// reload follows the configuration file until ctx ends, and the files of
+// passwords that it names. What can't change without a restart is named in the
+// log, and stays as it was. A change counts when the file looks the same twice: a
+// file that is just being written may be a whole one, with fewer mirrors.
 func (a *app) reload(ctx context.Context, c *config.Config, r Reload) {
-	read := func() [sha256.Size]byte {
+	running, secrets := c, readSecrets(c)
+	look := func() [sha256.Size]byte {
 		b, err := os.ReadFile(r.Path)
 		if err != nil { // as if it were empty: told once
 			b = nil
 		}
 		return sha256.Sum256(bytes.TrimSpace(b))
 	}
-	seen, running := read(), *c
-	tick := time.NewTicker(lookEvery)
+	taken, last := look(), look()
+	tick := time.NewTicker(r.every())
 	defer tick.Stop()
 	for {
 		asked := false
@@ -74,46 +83,87 @@ func (a *app) reload(ctx context.Context, c *config.Config, r Reload) {
 			asked = true
 		case <-tick.C:
 		}
-		now := read()
-		if !asked && now == seen {
+		now, nowSecrets := look(), readSecrets(running)
+		settled := now == last && now != taken
+		last = now
+		if !asked && !settled && maps.Equal(secrets, nowSecrets) {
 			continue
 		}
-		seen = now
+		if !asked && now != taken && !settled {
+			continue // soon
+		}
+		taken = now
 		next, err := config.Load(r.Path)
 		if err != nil {
 			a.log.Error("the changed configuration is not taken: everything stays as it was", "err", err)
+			secrets = nowSecrets
 			continue
 		}
-		running = a.take(running, next)
+		var fresh []string
+		for key, sum := range nowSecrets {
+			if secrets[key] != sum {
+				fresh = append(fresh, key)
+			}
+		}
+		slices.Sort(fresh)
+		running = a.take(running, next, fresh)
+		secrets = readSecrets(running)
 	}
 }
 
 // take puts what can be reloaded into effect, and returns the configuration as
-// it is in effect then.
-func (a *app) take(running config.Config, next *config.Config) config.Config {
-	taken, refused := []string{}, []string{}
-	for _, k := range config.Changes(&running, next) {
-		if config.Reloadable(k) {
-			taken = append(taken, k)
-		} else {
+// it is in effect then. secrets are the keys whose files have other contents.
+func (a *app) take(running, next *config.Config, secrets []string) *config.Config {
+	taken, refused, ofMirrors := []string{}, []string{}, false
+	for _, k := range append(config.Changes(running, next), secrets...) {
+		switch {
+		case !config.Reloadable(k):
 			refused = append(refused, k)
+			continue
+		case config.OfMirrors(k):
+			ofMirrors = true
 		}
+		taken = append(taken, k)
 	}
 	if len(refused) > 0 {
 		a.log.Error("these settings can't be changed while running: restart for them", "keys", refused)
 	}
-	running.Log.Level = next.Log.Level
-	running.Mirrors = append([]config.Mirror(nil), running.Mirrors...)
-	for i := range running.Mirrors {
-		for j := range next.Mirrors {
-			if running.Mirrors[i].Name == next.Mirrors[j].Name {
-				running.Mirrors[i].UncleanLeaderElection = next.Mirrors[j].UncleanLeaderElection
-			}
+	now := running.Take(next)
+	if ofMirrors {
+		set, err := a.newMirrors(now)
+		if err != nil {
+			a.log.Error("nothing of the changed configuration is taken, as its mirrors can't be set up: everything stays as it was", "keys", taken, "err", err)
+			return running
 		}
+		a.mirrors.replace(set)
+		a.control.SetMirrors(declared(now))
+		a.registrar.SetMirrors(fingerprints(now))
 	}
-	a.switches.set(&running)
+	a.proxy.SetLimits(proxyLimits(&now.Limits))
+	a.switches.set(now)
 	a.log.Info("configuration reloaded", "changed", taken)
-	return running
+	return now
+}
+
+// readSecrets are digests of the files with passwords, by key; a file that
+// can't be read counts as empty.
+func readSecrets(c *config.Config) map[string][sha256.Size]byte {
+	out := map[string][sha256.Size]byte{}
+	add := func(key, path string) {
+		if path == "" {
+			return
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			b = nil
+		}
+		out[key] = sha256.Sum256(bytes.TrimSpace(b))
+	}
+	add("destination.sasl.password_file", c.Destination.SASL.PasswordFile)
+	for i := range c.Mirrors {
+		add("mirrors["+c.Mirrors[i].Name+"].source.sasl.password_file", c.Mirrors[i].Source.SASL.PasswordFile)
+	}
+	return out
 }
 
 // fingerprints are the mirrors' settings that must be the same everywhere.

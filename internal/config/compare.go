@@ -12,7 +12,26 @@ import (
 // Reloadable tells whether a change of a key (as [Changes] names it) takes
 // effect without a restart.
 func Reloadable(key string) bool {
-	return key == "log.level" || strings.HasPrefix(key, "mirrors[") && strings.HasSuffix(key, "].unclean_leader_election")
+	return key == "log.level" || strings.HasPrefix(key, "limits.") || strings.HasPrefix(key, "mirrors[")
+}
+
+// OfMirrors tells whether the mirrors have to take up a change of a key: to them
+// it is as if the process began anew.
+func OfMirrors(key string) bool {
+	switch key {
+	case "limits.max_frame_bytes", "limits.mirror_memory":
+		return true
+	}
+	return strings.HasPrefix(key, "mirrors[") && !strings.HasSuffix(key, "].unclean_leader_election")
+}
+
+// Take is next, as far as it can be taken while running: what is not [Reloadable]
+// stays as in c.
+func (c *Config) Take(next *Config) *Config {
+	out := *next
+	out.Listeners, out.Destination, out.Admin, out.Instance = c.Listeners, c.Destination, c.Admin, c.Instance
+	out.Log.Format = c.Log.Format
+	return &out
 }
 
 // Changes are the keys in which two configurations differ, in the order of the

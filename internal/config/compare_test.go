@@ -22,8 +22,10 @@ func TestChanges(t *testing.T) {
 	require.Contains(t, Changes(b, a), "mirrors[dc2]")
 	require.True(t, Reloadable("log.level"))
 	require.True(t, Reloadable("mirrors[dc1].unclean_leader_election"))
-	require.False(t, Reloadable("mirrors[dc1].acks"))
-	require.False(t, Reloadable("mirrors[dc1]"))
+	require.True(t, Reloadable("mirrors[dc1].acks"))
+	require.True(t, Reloadable("mirrors[dc1]"))
+	require.False(t, Reloadable("instance.id"))
+	require.False(t, Reloadable("listeners"))
 }
 
 func TestFingerprint(t *testing.T) {

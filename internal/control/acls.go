@@ -27,7 +27,7 @@ func (s *Service) ACLs(ctx context.Context, mirror string) (*ACLs, error) {
 		return nil, &Error{Kind: BadRequest, Text: "no mirror is named", Remedy: "name it with --mirror"}
 	}
 	declared := false
-	for _, m := range s.o.Mirrors {
+	for _, m := range s.declared() {
 		declared = declared || m.Name == mirror
 	}
 	if !declared || s.o.ACLs == nil {

@@ -357,7 +357,7 @@ func (s *Service) revive(ctx context.Context, r Request, found []*ledger.Partiti
 	}
 	for m := range mirrors {
 		if old := s.o.View.MirrorSettings(m); old != nil && old.Deleted {
-			if !slices.ContainsFunc(s.o.Mirrors, func(x Mirror) bool { return x.Name == m }) {
+			if !slices.ContainsFunc(s.declared(), func(x Mirror) bool { return x.Name == m }) {
 				return &Error{Kind: Refused, Text: fmt.Sprintf("mirror %s was deleted, and this instance's configuration does not declare it", m), Remedy: "declare it under mirrors and restart, then start it"}
 			}
 			if err := s.change(ctx, m, r.By, func(x *ledger.MirrorSettings) { x.Deleted = false }); err != nil {

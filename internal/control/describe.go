@@ -193,7 +193,7 @@ func (s *Service) Mirrors(ctx context.Context) ([]MirrorStatus, error) {
 		}
 		return by[name]
 	}
-	for _, m := range s.o.Mirrors {
+	for _, m := range s.declared() {
 		x := get(m.Name)
 		x.Declared, x.Source, x.ConfiguredDifferently = true, m.Source, s.differing(m)
 	}

@@ -8,6 +8,7 @@ package control
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
@@ -48,7 +49,15 @@ type Mirror struct {
 }
 
 // Service answers for one instance. Its methods may be called from anywhere.
-type Service struct{ o Options }
+type Service struct {
+	o       Options
+	mirrors atomic.Pointer[[]Mirror]
+}
+
+// SetMirrors says what the configuration declares from now on.
+func (s *Service) SetMirrors(m []Mirror) { s.mirrors.Store(&m) }
+
+func (s *Service) declared() []Mirror { return *s.mirrors.Load() }
 
 // New makes a service; nothing runs.
 func New(o Options) *Service {
@@ -67,5 +76,7 @@ func New(o Options) *Service {
 	if o.Topics == nil {
 		o.Topics = func() ([]Topic, int) { return nil, 0 }
 	}
-	return &Service{o: o}
+	s := &Service{o: o}
+	s.SetMirrors(o.Mirrors)
+	return s
 }

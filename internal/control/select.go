@@ -152,7 +152,7 @@ func by(mirror string) string {
 
 // known tells whether a mirror is declared here or has partitions.
 func (s *Service) known(name string) bool {
-	if slices.ContainsFunc(s.o.Mirrors, func(m Mirror) bool { return m.Name == name }) {
+	if slices.ContainsFunc(s.declared(), func(m Mirror) bool { return m.Name == name }) {
 		return true
 	}
 	return slices.ContainsFunc(s.o.View.All(), func(p *ledger.Partition) bool { return mirrorOf(p) == name })

@@ -97,7 +97,7 @@ func (s *Service) differing(m Mirror) map[string][]string {
 // is declared here differs, with the keys: mirror, instance, keys.
 func (s *Service) Differing() map[string]map[string][]string {
 	out := map[string]map[string][]string{}
-	for _, m := range s.o.Mirrors {
+	for _, m := range s.declared() {
 		if d := s.differing(m); len(d) > 0 {
 			out[m.Name] = d
 		}

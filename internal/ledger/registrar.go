@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
@@ -55,9 +56,13 @@ type RegistrarOptions struct {
 // Registrar keeps this instance's record in the ledger: its lease, and how far
 // it has taken the ledger in.
 type Registrar struct {
-	o    RegistrarOptions
-	self Instance
+	o       RegistrarOptions
+	self    Instance
+	mirrors atomic.Pointer[map[string]map[string]string]
 }
+
+// SetMirrors changes what the next renewals say of the mirrors' settings.
+func (r *Registrar) SetMirrors(m map[string]map[string]string) { r.mirrors.Store(&m) }
 
 // NewRegistrar writes nothing yet.
 func NewRegistrar(o RegistrarOptions) *Registrar {
@@ -150,6 +155,9 @@ func (r *Registrar) renew(ctx context.Context) error {
 	}
 	v.mu.Unlock()
 	next := r.self
+	if m := r.mirrors.Load(); m != nil {
+		next.Mirrors = *m
+	}
 	dctx, cancel := context.WithTimeout(ctx, r.o.Lease/3)
 	err := r.o.Drain(dctx)
 	cancel()
