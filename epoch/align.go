@@ -48,7 +48,7 @@ type AlignStep struct {
 	T      int64 // AlignRound, AlignCut
 	Empty  bool  // AlignCut: drop the log, begin at the source's log start
 	Live   bool  // AlignCut: live records go
-	Shadow bool  // AlignCut: compacted, so mirror anew as a shadow generation (H15)
+	Shadow bool  // AlignCut: compacted, so with Book.Beside in the same write: all is mirrored once more (H15)
 	Pair   Pair  // AlignCut: what it rests on
 	Holder PairHolder
 	Epoch  int32 // AlignAskEpoch
@@ -72,8 +72,10 @@ type Alignment struct {
 	Taken      bool          // every awaited instance has the generation
 
 	Compacted bool  // cleanup.policy contains compact
-	Away      int64 // since the last fetch that reached the source's end, in the unit of KeepsTombs; -1 unknown
-	KeepTombs int64 // the source's delete.retention.ms
+	Away      int64 // since our last fetch that reached the source's end, in the unit of KeepTombs; -1 unknown
+	// AwaySource is the time since the source stopped mirroring us; -1 unknown.
+	AwaySource int64
+	KeepTombs  int64 // the source's delete.retention.ms
 }
 
 // Next decides. The order is DESIGN §7's, with one change: open local
@@ -122,10 +124,6 @@ func (a *Alignment) phaseOne() AlignStep {
 		}
 		return empty
 	}
-	if TombstonesMissed(a.Compacted, a.Away, a.KeepTombs) {
-		empty.Shadow, empty.Why = true, "away longer than delete.retention.ms of the source: its tombstones may be gone"
-		return empty
-	}
 	l := a.Book.Log
 	var t int64
 	switch {
@@ -146,6 +144,13 @@ func (a *Alignment) phaseOne() AlignStep {
 	}
 	s := AlignStep{Do: AlignCut, T: t, Live: t < a.Local.VEnd, Pair: pair, Holder: holder}
 	s.Shadow = s.Live && a.Compacted
+	away := a.Away
+	if holder == HeldBySource {
+		away = a.AwaySource // until then it had all from us
+	}
+	if TombstonesMissed(a.Compacted, away, a.KeepTombs) {
+		s.Shadow, s.Why = true, "away longer than delete.retention.ms of the source: its tombstones may be gone"
+	}
 	return s
 }
 

@@ -8,6 +8,7 @@ type Book struct {
 	State    State
 	Previous State // before FAILED
 	Log      *Log
+	Shadow   *Shadow  // nil but on a compacted topic that is built anew (H15)
 	Self     Identity // Cluster, TopicID: of the destination's own topic
 	// Source is the log that is mirrored, as it was when it was aligned with:
 	// set by the alignment's cut, and what STOPPING makes the pair out.

@@ -164,7 +164,7 @@ func (s *scenario) lifecycle(t *testing.T, d *datadriven.TestData) (string, bool
 
 func (s *scenario) alignTable(t *testing.T, d *datadriven.TestData) string {
 	var us, src Identity
-	a := &Alignment{Book: Book{State: StateLogAlignment, Log: s.l}, GateClosed: true, Away: -1}
+	a := &Alignment{Book: Book{State: StateLogAlignment, Log: s.l}, GateClosed: true, Away: -1, AwaySource: -1}
 	var source words
 	for _, line := range lines(d.Input) {
 		w := parseWords(line)
@@ -191,7 +191,7 @@ func (s *scenario) alignTable(t *testing.T, d *datadriven.TestData) string {
 		case "opt":
 			a.Discard, a.Compacted, a.Taken = w.has("discard-local"), w.has("compacted"), w.has("taken")
 			a.GateClosed = !w.has("gate-open")
-			a.Away, a.KeepTombs = w.n("away", -1), w.n("keep", 0)
+			a.Away, a.AwaySource, a.KeepTombs = w.n("away", -1), w.n("away", -1), w.n("keep", 0)
 			if _, ok := w.kv["rounded"]; ok {
 				n := w.n("rounded", 0)
 				a.Rounded = &n
@@ -271,7 +271,7 @@ func (s *scenario) stopTable(t *testing.T, d *datadriven.TestData) string {
 		}
 		step := st.Next()
 		o := map[StopAction]string{
-			StopQuiesce: "stop fetching and writing", StopRead: "read the log again", StopClosed: "look further back for a closed batch", StopClean: "repair the tail first",
+			StopQuiesce: "stop fetching and writing", StopRead: "read the log again", StopClosed: "look further back for a closed batch", StopRebuild: "copy what is shown behind what is dead", StopCopy: "copy on",
 			StopOpen: "append the span-opening batch", StopWaitTxns: "wait for open transactions", StopWrite: "STOPPED",
 		}[step.Do]
 		switch step.Do {

@@ -187,7 +187,9 @@ type SourceRecord struct {
 	Lineage string
 	Past    []Past
 	TopicID string // its own topic id, as the record has it
-	Pairs   []Pair
+	// StoppedAt is when it stopped mirroring, in ms; 0: not known, or it has not.
+	StoppedAt int64
+	Pairs     []Pair
 }
 
 // Identity is the source log's identity: cluster and topicID as its metadata

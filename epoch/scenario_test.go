@@ -47,7 +47,7 @@ func TestScenariosCoverHazards(t *testing.T) {
 		"facts-1", "facts-2", "facts-3",
 		"H1", "H2", "H3", "H5", "H6", "H11", "H12", "H14", "M1", "M2", "M7", "M8", "M9", "M11", "M22",
 		"F2", "F3", "F4a", "F4b", "F4c", "F4d", "F6", "F7", "F8", "F9", "F12", "F13",
-		"E1", "E2", "E3", "E4", "E5", "E6", "alignment", "stopping", "ule", "flip", "fencing", "H4", "H7", "H9", "H10", "H15", "H17",
+		"H15-shadow", "H15-loss", "H1-keep", "E1", "E2", "E3", "E4", "E5", "E6", "alignment", "stopping", "ule", "flip", "fencing", "H4", "H7", "H9", "H10", "H15", "H17",
 		"H3-opening", "H5-stop", "H6-history", "M4", "M5", "M10", "M11-stop", "M14", "M18", "M18-both", "M25", "M26",
 		"F1", "F1-stop", "F2-history", "F4d-ule", "F5", "F5-tail", "F6-stop", "F10", "F11", "F13-retry", "stop-below-start", "native-whole", "native-before",
 	} {
@@ -57,6 +57,7 @@ func TestScenariosCoverHazards(t *testing.T) {
 
 type scenario struct {
 	l    *Log
+	sh   *Shadow
 	phys []Batch
 	c    Chain
 	ix   *Index
@@ -125,6 +126,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return fmt.Sprintf("%d", s.l.HighWatermark(last, num(d, "hw", 0), num(d, "known", 0)))
 	case "nextgen":
 		return s.nextGen(d)
+	case "beside", "work", "switch", "view-lost":
+		return s.shadow(t, d)
 	case "joined":
 		return dumpChain(s.l.Joined(parseChain(t, d.Input)))
 	}
@@ -132,6 +135,35 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return out
 	}
 	return s.change(t, d)
+}
+
+// shadow runs what is done to a log that is built beside s.l.
+func (s *scenario) shadow(t *testing.T, d *datadriven.TestData) string {
+	b, err := Book{Log: s.l, Shadow: s.sh}, error(nil)
+	pend, pe, gen := num(d, "pend", 0), int32(num(d, "pe", 0)), int16(num(d, "gen", 0))
+	switch d.Cmd {
+	case "beside":
+		b, err = b.Beside(ShadowStart{From: num(d, "from", 0), Keep: d.HasArg("keep"), Local: d.HasArg("local"), Target: num(d, "target", 0), PEnd: pend, PEpoch: pe, Gen: gen})
+	case "work":
+		b = b.WithWork(b.Work().WithEpoch(int32(num(d, "e", 0)), num(d, "start", 0)))
+	case "view-lost":
+		b, err = b.ViewLost(CutTo{T: num(d, "t", 0), PEnd: pend, PEpoch: pe, Gen: gen})
+	case "switch":
+		if pos := num(d, "position", -1); pos >= 0 && !b.Shadow.Due(pos, num(d, "source-end", -1)) {
+			return "not yet"
+		}
+		b, err = b.Switch(num(d, "t", 0))
+	}
+	if err != nil {
+		return err.Error()
+	}
+	require.NoError(t, b.ValidateShadow())
+	s.l, s.sh = b.Log, b.Shadow
+	out := "shown:\n" + dumpLog(s.l)
+	if s.sh != nil {
+		out += fmt.Sprintf("\nbeside, until %d:\n%s", s.sh.Target, dumpLog(&s.sh.Log))
+	}
+	return out
 }
 
 func (s *scenario) change(t *testing.T, d *datadriven.TestData) string {

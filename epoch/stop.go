@@ -99,7 +99,8 @@ const (
 	StopQuiesce  StopAction = iota + 1 // remove the fetcher, wait for writes in flight or give them up
 	StopRead                           // look at the leader epoch and read the log again under it: Stop.Read
 	StopClosed                         // read further back for a batch without the open flag: Recovered.ClosedV (M11)
-	StopClean                          // compacted, and dead batches lie behind live ones: repair first (H1)
+	StopRebuild                        // compacted, and dead batches lie behind live ones: begin a local shadow at From (H1): Book.Cut and Book.Beside in one write
+	StopCopy                           // copy what is shown into the local shadow, then Book.Switch
 	StopOpen                           // append the span-opening batch Opening, read it back: Stop.Opened
 	StopWaitTxns                       // a transaction is open below the span: end it, look again (H9)
 	StopWrite                          // write Book: pair, bump, chain, native span and STOPPED at once
@@ -111,6 +112,9 @@ type StopStep struct {
 	Why     string
 	Again   bool // StopRead: what was known is of an older leader epoch (F6)
 	Opening Opening
+	From    int64 // StopRebuild: all live from here on is copied; what is below stays if Keep
+	Keep    bool
+	T       int64 // StopRebuild: where the log shown ends
 	Book    Book
 	Pair    Pair // StopWrite: the pair stored, or left alone
 }
@@ -156,6 +160,8 @@ func (s *Stop) Next() StopStep {
 		return s.unchanged(Adopt(nil, s.Book.Log.Start))
 	case s.Book.BeforeCut() && s.Book.Log.Open().Bump == s.Book.Log.Bump:
 		return s.unchanged(s.Book.Log)
+	case s.Book.Shadow != nil && s.Book.Shadow.Local:
+		return StopStep{Do: StopCopy}
 	case s.Read == nil:
 		return StopStep{Do: StopRead}
 	case s.Read.PEpoch != s.Leader:
@@ -193,14 +199,29 @@ func (s *Stop) Next() StopStep {
 func (s *Stop) lmo() (int64, StopStep, bool) {
 	r := &s.Read.Recovered
 	switch {
-	case s.Compacted && r.Dead.Any():
-		return 0, StopStep{Do: StopClean, Why: "dead batches lie behind live ones"}, false
+	case s.Book.Shadow != nil: // the source may be gone: of what it was to be built from nothing is left but the log shown
+		return 0, s.rebuild(false, "it was being mirrored anew"), false
+	case s.Compacted && (r.Dead.Any() || r.Dead.SameAhead > 0):
+		// What lies ahead of the end will get no live copy any more, and may stand
+		// for any older record.
+		return 0, s.rebuild(r.Dead.Foreign+r.Dead.SameAhead == 0 && r.Dead.LowestV >= 0, "dead batches lie behind live ones"), false
 	case !r.Open:
 		return max(r.Position, s.Book.Log.Start), StopStep{}, true
 	case r.ClosedV < 0:
 		return 0, StopStep{Do: StopClosed, Why: "a source transaction is open at the end"}, false
 	}
 	return max(r.ClosedV, s.Book.Log.Start), StopStep{}, true
+}
+
+// rebuild has the log shown copied behind everything dead, from the lowest copy
+// on or all of it: the source is not needed, and offsets and epochs stay.
+func (s *Stop) rebuild(keep bool, why string) StopStep {
+	l := s.Book.Log
+	step := StopStep{Do: StopRebuild, Why: why, Keep: keep, T: max(s.Read.Recovered.Position, l.Open().VStart), From: l.Spans[0].VStart}
+	if keep {
+		step.From = s.Read.Recovered.Dead.LowestV
+	}
+	return step
 }
 
 // unchanged: stopped before phase one's cut, the native log goes on and the

@@ -130,7 +130,7 @@ func (p *Partition) begin() bool {
 		p.slog.Error("the ledger's entry can't be used", "err", snap.Err)
 		return false
 	}
-	p.rec, p.log = snap.Record, snap.Log
+	p.rec, p.log = snap.Record, snap.Record.Work()
 	p.enter("take-over")
 	return true
 }
@@ -186,6 +186,10 @@ func (p *Partition) runJob() func(context.Context) error {
 		return func(ctx context.Context) error {
 			return p.put(ctx, func(r *ledger.Record) { r.State = epoch.StateMirroring })
 		}
+	case p.shadowing() && !p.prepared():
+		return p.prepare
+	case p.switchDue() && p.inflight == nil:
+		return p.switchOver
 	case p.todo.ask != nil && len(p.queue) == 0 && p.inflight == nil:
 		return p.askSource
 	case p.todo.assign && p.inflight == nil:
@@ -227,7 +231,7 @@ func (p *Partition) put(ctx context.Context, change func(*ledger.Record)) error 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rec, p.log, p.tries = next, &next.Log, nil
+	p.rec, p.log, p.tries = next, next.Work(), nil
 	return nil
 }
 
@@ -264,7 +268,7 @@ func (p *Partition) assign(ctx context.Context) error {
 		state = epoch.StateEpochFencing
 	}
 	l = p.raised(l, sle, pe)
-	err := p.put(ctx, func(r *ledger.Record) { r.Log, r.State = *l, state })
+	err := p.put(ctx, func(r *ledger.Record) { setWork(r, l); r.State = state })
 	if err == nil && state != epoch.StateMirroring {
 		err = p.put(ctx, func(r *ledger.Record) { r.State = epoch.StateMirroring })
 	}
@@ -302,7 +306,7 @@ func (p *Partition) raise(ctx context.Context) error {
 	if n == l {
 		return nil
 	}
-	err := p.put(ctx, func(r *ledger.Record) { r.Log = *n })
+	err := p.put(ctx, func(r *ledger.Record) { setWork(r, n) })
 	if err != nil {
 		p.mu.Lock()
 		p.todo.bump = true
@@ -322,7 +326,7 @@ func (p *Partition) advanceStart(ctx context.Context) error {
 	if n == l {
 		return nil
 	}
-	err := p.put(ctx, func(r *ledger.Record) { r.Log = *n })
+	err := p.put(ctx, func(r *ledger.Record) { setWork(r, n) })
 	if err != nil {
 		p.mu.Lock()
 		p.todo.advance = max(p.todo.advance, to)

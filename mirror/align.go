@@ -103,10 +103,11 @@ func (p *Partition) truncate(ctx context.Context, a *ask, step epoch.TruncStep, 
 		p.slog.Warn("the source lost records that are mirrored already (an unclean leader election there): they are cut off here too", "from", step.T, "end", t.vEnd)
 		return p.regenerate(a, regen{why: "unclean_election", force: true, ule: true, truncated: true, hasCut: true, cut: step.T})
 	case epoch.TruncShadow:
-		// Not built as a shadow generation (H15): a compacted log is mirrored
-		// anew, as dead records behind live ones would be what the cleaner keeps.
-		p.slog.Warn("the source lost records that are mirrored already (an unclean leader election there): the compacted topic is mirrored anew", "from", step.T, "end", t.vEnd)
-		return p.restartAtSource(ctx, a, regen{why: "unclean_election", force: true, ule: true})
+		p.slog.Warn("the source lost records that are mirrored already (an unclean leader election there): they are cut off here too, and the compacted topic is mirrored anew", "from", step.T, "end", t.vEnd)
+		if p.log != &p.rec.Log {
+			return p.restartAtSource(ctx, a, regen{why: "unclean_election", force: true}) // the shadow; what is shown is compared when it switches
+		}
+		return p.regenerate(a, regen{why: "unclean_election", force: true, ule: true, truncated: true, hasCut: true, cut: step.T, rebuild: &rebuild{}})
 	case epoch.TruncRestart:
 		if step.T <= t.position { // the source knows nothing of what we have seen
 			return p.restartAtSource(ctx, a, regen{why: "source_unknown", force: true})

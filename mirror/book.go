@@ -13,7 +13,7 @@ import (
 // destination's cluster id.
 func bookOf(r *ledger.Record, self string) epoch.Book {
 	return epoch.Book{
-		State: r.State, Previous: r.Previous, Log: &r.Log,
+		State: r.State, Previous: r.Previous, Log: &r.Log, Shadow: r.Shadow,
 		Self:   epoch.Identity{Cluster: self, TopicID: idText(r.TopicID), Lineage: r.Lineage, Before: r.Past},
 		Source: epoch.Identity{Cluster: r.SourceCluster, TopicID: idText(r.SourceTopicID), Lineage: r.SourceLineage, Before: r.SourcePast},
 		Pairs:  pairsOf(r.Pairs),
@@ -23,7 +23,7 @@ func bookOf(r *ledger.Record, self string) epoch.Book {
 // setBook puts a changed book into a record. Topic ids and the own cluster id
 // are not the rules' to change.
 func setBook(r *ledger.Record, b epoch.Book) {
-	r.State, r.Log, r.Lineage, r.Past = b.State, *b.Log, b.Self.Lineage, b.Self.Before
+	r.State, r.Log, r.Shadow, r.Lineage, r.Past = b.State, *b.Log, b.Shadow, b.Self.Lineage, b.Self.Before
 	r.Pairs = r.Pairs[:0:0]
 	for _, p := range b.Pairs {
 		r.Pairs = append(r.Pairs, ledger.Pair{Cluster: p.Cluster, TopicID: idOf(p.TopicID), Lineage: p.Lineage, LME: p.LME, LMO: p.LMO})
@@ -38,18 +38,23 @@ func pairsOf(ps []ledger.Pair) []epoch.Pair {
 	return out
 }
 
-// lowered is r's pairs and earlier lineages after a cut of was to next, to be
+// setWork puts a changed log into r: the one that is written to.
+func setWork(r *ledger.Record, l *epoch.Log) {
+	b := bookOf(r, "").WithWork(l)
+	r.Log, r.Shadow = *b.Log, b.Shadow
+}
+
+// lowered is b with pairs and earlier lineages after a cut of was to next, to be
 // written with it (H7, F1).
-func lowered(r *ledger.Record, was, next *epoch.Log) {
+func lowered(b epoch.Book, was, next *epoch.Log) epoch.Book {
 	t := next.Open().VStart
-	b := bookOf(r, "")
 	b.Pairs = epoch.LowerPairs(b.Pairs, was.Chain, t, len(next.Chain) == 0)
 	b.Self.Before = slices.Clone(b.Self.Before)
 	for i := range b.Self.Before {
 		b.Self.Before[i].Below = min(b.Self.Before[i].Below, t)
 	}
 	b.Log = next
-	setBook(r, b)
+	return b
 }
 
 // sourceRecord is a record of the source's ledger as the rules want it.
@@ -61,8 +66,13 @@ func sourceRecord(p *ledger.Partition) epoch.SourceRecord {
 		return epoch.SourceRecord{Reading: epoch.Garbled, Err: p.Err.Error()}
 	}
 	r := p.Record
+	var at int64
+	if r.Left != nil && r.State == epoch.StateStopped {
+		at = r.Left.At.UnixMilli()
+	}
 	return epoch.SourceRecord{
-		Reading: epoch.Present, State: r.State, Before: epoch.Book{Log: &r.Log}.BeforeCut(), From: r.SourceCluster, Path: r.Path,
+		StoppedAt: at,
+		Reading:   epoch.Present, State: r.State, Before: epoch.Book{Log: &r.Log}.BeforeCut(), From: r.SourceCluster, Path: r.Path,
 		Lineage: r.Lineage, Past: r.Past, TopicID: idText(r.TopicID), Pairs: pairsOf(r.Pairs),
 	}
 }

@@ -111,6 +111,10 @@ type EngineOptions struct {
 	// LastGroups syncs the groups' offsets of a partition before it is STOPPED
 	// with these bounds, in a bounded time; nil: nobody does.
 	LastGroups func(ctx context.Context, k partKey, b groupBounds) error
+	// HoldCleaner keeps the destination's cleaner off a compacted topic until
+	// ReleaseCleaner, which does nothing while another partition needs it.
+	HoldCleaner    func(ctx context.Context, topic string) error
+	ReleaseCleaner func(ctx context.Context, topic string, partition int32) error
 	// Fenced is told that another instance owns the partition now, which has
 	// stopped. It must not block; Remove the partition from elsewhere.
 	Fenced func(topic string, partition int32)
@@ -167,6 +171,12 @@ func NewEngine(o EngineOptions) *Engine {
 	}
 	if o.EndTxns == nil {
 		o.EndTxns = func(context.Context, string, int32) error { return nil }
+	}
+	if o.HoldCleaner == nil {
+		o.HoldCleaner = func(context.Context, string) error { return nil }
+	}
+	if o.ReleaseCleaner == nil {
+		o.ReleaseCleaner = func(context.Context, string, int32) error { return nil }
 	}
 	if o.Fenced == nil {
 		o.Fenced = func(string, int32) {}
@@ -262,6 +272,8 @@ type Spec struct {
 	Topic     string
 	Partition int32
 	Compacted bool // the destination topic's cleanup.policy contains compact (hazard H1)
+	// KeepsTombs is the source topic's delete.retention.ms (M26); 0: not known.
+	KeepsTombs time.Duration
 	// Idle: not among the mirror's topics now. It obeys commands but start and
 	// resume, is stopped and watched, not mirrored.
 	Idle bool

@@ -17,7 +17,6 @@ const (
 	reasonDeleted     = "topic_deleted"
 	reasonTruncation  = "truncation"
 	reasonForeign     = "foreign_records"
-	reasonCompaction  = "compaction_order"
 	reasonRejected    = "rejected_by_destination"
 	reasonAuth        = "authorization"
 	reasonSourceData  = "source_data"

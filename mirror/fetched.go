@@ -42,6 +42,12 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	} else if a.HighWatermark >= 0 {
 		p.stats.sourceEnd = a.HighWatermark
 	}
+	if p.tail.position >= p.stats.sourceEnd && a.DivergingEpoch.EndOffset < 0 {
+		p.caught = p.stats.lastFetch
+		if p.switchDue() {
+			p.wake.wake()
+		}
+	}
 	if a.LogStartOffset >= 0 {
 		p.stats.sourceStart = a.LogStartOffset
 		if min(a.LogStartOffset, p.tail.position) > p.log.Start && time.Since(p.advanced) >= advanceEvery {

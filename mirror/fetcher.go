@@ -241,6 +241,8 @@ func (p *Partition) fetchSpec(broker int32, truncates bool, limit int, now time.
 	switch {
 	case p.phase != phaseRun || p.src.broker != broker || p.todo.ask != nil || p.todo.err != nil:
 		return fetchSpec{}, 0, fetchNot
+	case p.shadowing() && !p.prepared():
+		return fetchSpec{}, 0, fetchNot
 	case now.Before(p.sourceWait):
 		return fetchSpec{}, 0, fetchWaits
 	case p.drain && (len(p.queue) > 0 || p.inflight != nil):

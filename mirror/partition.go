@@ -44,7 +44,8 @@ type Partition struct {
 	topic     string
 	partition int32
 	compacted bool
-	idleOnly  bool // not among the mirror's topics: it is stopped and watched, not mirrored
+	keepTombs time.Duration // the source's delete.retention.ms
+	idleOnly  bool          // not among the mirror's topics: it is stopped and watched, not mirrored
 	slog      *slog.Logger
 	met       partMetrics
 	stop      func() // ends run and waits for it
@@ -69,7 +70,10 @@ type Partition struct {
 	stopSince time.Time
 	// groupsDone is the STOPPING in whose course group offsets were synced last.
 	groupsDone *epoch.Stop
-	lastTS     int64 // largest timestamp of the last live batch, ms; -1: not known
+	shown      ledger.Tail // what is shown beside a shadow; of another generation than the log's: not known yet
+	compared   time.Time   // when the source was asked about what is shown beside a shadow
+	caught     time.Time   // when the position last was at the source's end; zero: never in this log (M26)
+	lastTS     int64       // largest timestamp of the last live batch, ms; -1: not known
 
 	everRan  bool // tail is what was confirmed to us
 	tail     tail
@@ -120,7 +124,7 @@ type stats struct {
 
 func newPartition(e *Engine, s Spec) *Partition {
 	p := &Partition{
-		eng: e, topic: s.Topic, partition: s.Partition, compacted: s.Compacted, idleOnly: s.Idle, lastTS: -1,
+		eng: e, topic: s.Topic, partition: s.Partition, compacted: s.Compacted, keepTombs: s.KeepsTombs, idleOnly: s.Idle, lastTS: -1,
 		slog: e.Logger.With("mirror", e.Mirror, "topic", s.Topic, "partition", s.Partition),
 		met:  e.Metrics.partition(e.Mirror, s.Topic),
 		wake: make(wakeChan, 1), stop: func() {},
@@ -128,6 +132,9 @@ func newPartition(e *Engine, s Spec) *Partition {
 		unsure: -1, asked: -1, todo: todo{advance: -1},
 		stats: stats{sourceStart: -1, sourceEnd: -1, verified: -1, caughtUp: time.Now()},
 		saved: ledger.Checkpoint{Position: -1},
+	}
+	if p.keepTombs <= 0 {
+		p.keepTombs = 24 * time.Hour // Kafka's default
 	}
 	e.Metrics.add(p)
 	return p
@@ -254,6 +261,14 @@ func (p *Partition) kick() {
 // publish shows the tail. mu is held.
 func (p *Partition) publish() {
 	t := p.live.Tail()
+	if p.shadowing() {
+		if p.prepared() {
+			s := p.shown
+			s.EverShown = max(s.EverShown, t.EverShown)
+			p.live.Publish(s)
+		}
+		return
+	}
 	v := max(p.tail.vEnd, min(p.log.Start, p.tail.position))
 	p.live.Publish(ledger.Tail{
 		VEnd: v, Position: max(p.tail.position, v), PEnd: p.tail.p,
@@ -293,10 +308,22 @@ func (p *Partition) checkpoint(final, clean bool) (cp ledger.Checkpoint, ok bool
 		V: p.tail.vEnd, ChainEnd: p.tail.chainEnd, P: p.tail.p,
 		Position: p.tail.position, LastEpoch: p.tail.epoch,
 		EndShown: p.live.Tail().EverShown, SourceEnd: p.stats.sourceEnd, Open: p.tail.open,
-		Released: final && clean,
+		Released: final && clean, StateEpoch: p.rec.StateEpoch,
+	}
+	if p.shadowing() {
+		cp.EndShown = max(cp.EndShown, p.rec.Shadow.Target)
+	}
+	// On a compacted topic the time counts even if nothing else is new (M26).
+	if p.compacted && (p.caught.IsZero() || p.caught.Sub(p.saved.CaughtUp) < p.keepTombs/24 && !p.saved.CaughtUp.IsZero()) {
+		cp.CaughtUp = p.saved.CaughtUp
+	} else if p.compacted {
+		cp.CaughtUp = p.caught
 	}
 	if cp == p.saved {
 		return cp, false
+	}
+	if p.compacted {
+		cp.CaughtUp = p.caught
 	}
 	p.saved = cp
 	cp.At = time.Now()

@@ -88,46 +88,55 @@ func endOfEpoch(ctx context.Context, c *kconn.Conn, topic string, p, cur, epoch 
 	return 0, 0, fmt.Errorf("%w: OffsetForLeaderEpoch answer without the partition", kconn.ErrNonsense)
 }
 
-// readBatches reads a destination partition's batches in [from, to) up to the
-// high watermark, READ_UNCOMMITTED, in order, whole ones, the first of which
-// may begin below from; it ends early where the broker has no more. f stops it
-// with an error.
-func readBatches(ctx context.Context, c *kconn.Conn, l leader, topic string, p int32, from, to int64, f func(protocol.Batch) error) error {
+// fetchOnce is one Fetch of one destination partition.
+func fetchOnce(ctx context.Context, c *kconn.Conn, l leader, topic string, p int32, from int64, most int32, isolation int8) (*kmsg.FetchResponseTopicPartition, error) {
 	hi := int16(18)
 	if l.id.IsZero() {
 		hi = 12
 	}
 	v, err := c.Version(int16(kmsg.Fetch), 4, hi)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	rp := kmsg.NewFetchRequestTopicPartition()
+	rp.Partition, rp.CurrentLeaderEpoch, rp.FetchOffset, rp.PartitionMaxBytes = p, l.epoch, from, most
+	rt := kmsg.NewFetchRequestTopic()
+	rt.Topic, rt.TopicID, rt.Partitions = topic, l.id, append(rt.Partitions, rp)
+	req := kmsg.NewPtrFetchRequest()
+	req.Version, req.ReplicaID, req.MinBytes, req.MaxBytes, req.IsolationLevel = v, -1, 1, most, isolation
+	req.SessionID, req.SessionEpoch = 0, -1
+	req.Topics = append(req.Topics, rt)
+	r, err := c.Request(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	resp := r.(*kmsg.FetchResponse)
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return nil, fmt.Errorf("fetch: %w", err)
+	}
+	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+		return nil, fmt.Errorf("%w: Fetch answer without the partition", kconn.ErrNonsense)
+	}
+	a := &resp.Topics[0].Partitions[0]
+	if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
+		return nil, fmt.Errorf("fetch: %w", err)
+	}
+	return a, nil
+}
+
+// readBatches reads a destination partition's batches in [from, to) up to the
+// high watermark, READ_UNCOMMITTED, in order, whole ones, the first of which
+// may begin below from; it ends early where the broker has no more. f stops it
+// with an error.
+func readBatches(ctx context.Context, c *kconn.Conn, l leader, topic string, p int32, from, to int64, f func(protocol.Batch) error) error {
 	for from < to {
-		rp := kmsg.NewFetchRequestTopicPartition()
-		rp.Partition, rp.CurrentLeaderEpoch, rp.FetchOffset = p, l.epoch, from
-		rp.PartitionMaxBytes = 1 << 20
+		most := int32(1 << 20)
 		if to-from == 1 {
-			rp.PartitionMaxBytes = 1 // the one batch that holds it
+			most = 1 // the one batch that holds it
 		}
-		rt := kmsg.NewFetchRequestTopic()
-		rt.Topic, rt.TopicID, rt.Partitions = topic, l.id, append(rt.Partitions, rp)
-		req := kmsg.NewPtrFetchRequest()
-		req.Version, req.ReplicaID, req.MinBytes, req.MaxBytes = v, -1, 1, rp.PartitionMaxBytes
-		req.SessionID, req.SessionEpoch = 0, -1
-		req.Topics = append(req.Topics, rt)
-		r, err := c.Request(ctx, req)
+		a, err := fetchOnce(ctx, c, l, topic, p, from, most, 0)
 		if err != nil {
 			return err
-		}
-		resp := r.(*kmsg.FetchResponse)
-		if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-			return fmt.Errorf("fetch: %w", err)
-		}
-		if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-			return fmt.Errorf("%w: Fetch answer without the partition", kconn.ErrNonsense)
-		}
-		a := &resp.Topics[0].Partitions[0]
-		if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
-			return fmt.Errorf("fetch: %w", err)
 		}
 		at := from
 		for rest := a.RecordBatches; len(rest) > 0; {

@@ -170,6 +170,9 @@ func (p *Partition) advance() {
 	}
 	if moved {
 		p.publish()
+		if p.switchDue() {
+			p.wake.wake()
+		}
 	}
 	if len(p.queue) == 0 && p.inflight == nil && p.drain {
 		p.drain = false
@@ -201,7 +204,7 @@ func (p *Partition) knownEpoch(it *item) bool {
 func (p *Partition) take(broker int32, room int, now time.Time) (*item, leader, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.phase != phaseRun || p.todo.err != nil || p.inflight != nil || p.dst.broker != broker || now.Before(p.writeWait) {
+	if p.phase != phaseRun || p.todo.err != nil || p.inflight != nil || p.dst.broker != broker || now.Before(p.writeWait) || p.switchDue() {
 		return nil, leader{}, false
 	}
 	p.advance()

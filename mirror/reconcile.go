@@ -97,7 +97,7 @@ func (s *source) add(ctx context.Context, k partKey, w plan) error {
 	if err := s.adopt(ctx, k, w.topic); err != nil {
 		return err
 	}
-	s.engine.Add(Spec{Topic: k.topic, Partition: k.partition, Compacted: w.topic.dest.compacted})
+	s.engine.Add(Spec{Topic: k.topic, Partition: k.partition, Compacted: w.topic.dest.compacted, KeepsTombs: w.topic.dest.keepsTombs})
 	return nil
 }
 

@@ -24,6 +24,7 @@ type regen struct {
 	restart    int64
 	ule        bool // live records go: ULE_RECOVERY
 	truncated  bool // the source has records at the cut: a virtual start above it comes down with it
+	rebuild    *rebuild
 }
 
 func (r *regen) merge(o regen) *regen {
@@ -34,6 +35,7 @@ func (r *regen) merge(o regen) *regen {
 	m.force = m.force || o.force
 	m.ule = m.ule || o.ule
 	m.truncated = m.truncated || o.truncated
+	m.rebuild = m.rebuild.merge(o.rebuild)
 	if o.hasCut {
 		if m.hasCut {
 			m.cut = min(m.cut, o.cut)
@@ -61,11 +63,8 @@ type physical struct {
 func (p *Partition) recover(ctx context.Context) error {
 	p.mu.Lock()
 	p.reload()
-	r := p.todo.regen
-	if r == nil {
-		r = &regen{}
-	}
-	src, dst, rec, l := p.src, p.dst, p.rec, p.log
+	r := p.todo.regen.merge(regen{}) // continued may add to it
+	dst, rec, l := p.dst, p.rec, p.log
 	m := memory{known: p.everRan, tail: p.tail, recent: p.recent.list(), unsure: p.unsure}
 	p.mu.Unlock()
 	if err := p.reachable(rec, dst); err != nil {
@@ -73,13 +72,27 @@ func (p *Partition) recover(ctx context.Context) error {
 	}
 	cp := p.usable(rec)
 	var next *epoch.Log
+	var b epoch.Book
 	var t tail
+	lost := false
 	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
 		ph, err := p.readEnds(ctx, c, dst, l, m, cp)
 		if err != nil {
 			return err
 		}
-		next, t, err = p.continued(ctx, c, r, l, dst, ph, cp, m)
+		p.missedTombstones(r, rec, cp)
+		if next, t, err = p.continued(ctx, c, r, l, dst, ph, cp, m); err != nil {
+			return err
+		}
+		b, next = p.takenOn(rec, l, next, dst)
+		if rec.Shadow != nil {
+			if b, lost, err = p.viewLost(ctx, c, b, dst, ph); err != nil {
+				return err
+			}
+		}
+		if r.rebuild != nil {
+			b, t, err = p.beside(ctx, c, r, b, dst, ph)
+		}
 		return err
 	})
 	if err != nil {
@@ -90,18 +103,20 @@ func (p *Partition) recover(ctx context.Context) error {
 	if r.ule || rec.State == epoch.StateULERecovery || rec.State == epoch.StateFailed && rec.Previous == epoch.StateULERecovery {
 		state = epoch.StateULERecovery
 	}
-	if fresh || rec.State != state {
+	if fresh || lost || rec.State != state {
 		if fresh {
-			next = p.raised(next, src.epoch, dst.epoch)
 			p.met.generation(r.why)
 			o := next.Open()
 			p.slog.Info("new generation", "why", r.why, "gen", o.Gen, "v", o.VStart, "p", o.PStart, "epoch", o.PEpoch)
 		}
 		err := p.put(ctx, func(rec *ledger.Record) {
-			if fresh {
-				lowered(rec, l, next)
+			cut := fresh && (r.hasCut || r.hasRestart) && rec.Shadow == nil
+			restarted := fresh && r.hasRestart && rec.Shadow == nil
+			setBook(rec, b)
+			if cut {
+				rec.CutAt = rec.StateEpoch
 			}
-			if fresh && r.hasRestart {
+			if restarted {
 				// An emptied log is another history: no pair of before, here or
 				// at the other side, may count for it (H7).
 				rec.Lineage, rec.Past, rec.Pairs = newLineage(), nil, nil
@@ -116,6 +131,11 @@ func (p *Partition) recover(ctx context.Context) error {
 		// What was shown above the cut is no longer the end ever shown.
 		p.live.Retract()
 		cp = nil
+	}
+	if r.rebuild != nil {
+		p.mu.Lock()
+		p.caught = time.Time{}
+		p.mu.Unlock()
 	}
 	if state == epoch.StateULERecovery {
 		p.mu.Lock()
@@ -133,6 +153,20 @@ func (p *Partition) recover(ctx context.Context) error {
 	p.resume(dst, fresh, t, cp)
 	p.kick()
 	return nil
+}
+
+// takenOn is the record's rules with next in place of l, pairs lowered with it.
+func (p *Partition) takenOn(rec *ledger.Record, l, next *epoch.Log, dst leader) (epoch.Book, *epoch.Log) {
+	b := bookOf(rec, "")
+	if genOf(next) == genOf(l) {
+		return b, next
+	}
+	src, _ := p.leaders()
+	next = p.raised(next, src.epoch, dst.epoch)
+	if rec.Shadow != nil {
+		return b.WithWork(next), next
+	}
+	return lowered(b, l, next), next
 }
 
 // memory is what the owner knows from before, not from the ledger.
@@ -154,8 +188,8 @@ func (p *Partition) reload() (moved bool) {
 		return false
 	}
 	was := p.rec
-	p.rec, p.log = s.Record, s.Log
-	if was.State == s.Record.State && was.Lineage == s.Record.Lineage && reflect.DeepEqual(&was.Log, s.Log) && slices.Equal(was.Pairs, s.Record.Pairs) {
+	p.rec, p.log = s.Record, s.Record.Work()
+	if was.State == s.Record.State && was.Lineage == s.Record.Lineage && reflect.DeepEqual(&was.Log, s.Log) && reflect.DeepEqual(was.Shadow, s.Record.Shadow) && slices.Equal(was.Pairs, s.Record.Pairs) {
 		return false
 	}
 	p.pending = nil
@@ -208,8 +242,8 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 		p.forgetOpen()
 	}
 	if cp != nil {
-		if last := p.live.Tail(); cp.EndShown > last.EverShown {
-			last.EverShown = cp.EndShown
+		if last, shown := p.live.Tail(), cp.Shown(p.rec); shown > last.EverShown {
+			last.EverShown = shown
 			p.live.Publish(last)
 		}
 	}
@@ -289,8 +323,15 @@ func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *e
 	default:
 		t.p = min(l.Open().PStart, ph.end)
 	}
-	if p.compacted && got.Dead.Any() {
-		return nil, t, failForGood(reasonCompaction, "on this compacted topic dead batches lie behind mirrored records (%d late copies, %d of other origin): the cleaner would keep them and remove the mirrored ones. Delete the destination topic and mirror it anew", got.Dead.SameBelow, got.Dead.Foreign)
+	if p.compacted && got.Dead.Any() && !r.hasRestart {
+		p.slog.Warn("on this compacted topic dead batches lie behind mirrored records, and the cleaner would keep them instead", "copies", got.Dead.SameBelow, "other", got.Dead.Foreign)
+		r.force = true
+		r.rebuild = r.rebuild.merge(&rebuild{keep: got.Dead.Foreign == 0 && got.Dead.LowestV >= 0, from: got.Dead.LowestV})
+	}
+	if r.rebuild != nil && r.rebuild.keep {
+		if r.rebuild.from, err = p.roundDown(ctx, c, l, dst, ph.end, got.VEnd, r.rebuild.from); err != nil {
+			return nil, t, err
+		}
 	}
 	if !got.NewGeneration && !r.force {
 		t.position = max(t.position, l.Start)
@@ -464,37 +505,38 @@ type stretch struct{ from, to, v int64 }
 // inspect looks at what was written into a compacted topic (H1).
 func (p *Partition) inspect(ctx context.Context) error {
 	p.mu.Lock()
-	s, dst := p.todo.inspect, p.dst
+	s, dst, chain := p.todo.inspect, p.dst, p.log.Chain
 	p.mu.Unlock()
+	var dead *rebuild
 	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
-		err := readBatches(ctx, c, dst, p.topic, p.partition, s.from, s.to, func(raw protocol.Batch) error {
-			return deadBehind(readHeader(raw), s.from, s.v)
+		return readBatches(ctx, c, dst, p.topic, p.partition, s.from, s.to, func(raw protocol.Batch) error {
+			dead = dead.merge(deadBehind(chain, readHeader(raw), s.from, s.v))
+			return nil
 		})
-		return err
 	})
 	if err != nil {
 		return err
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.todo.inspect == s {
 		p.todo.inspect = nil
+		if dead != nil {
+			p.slog.Warn("on this compacted topic something was written behind mirrored records, and the cleaner would keep it instead", "from", s.from, "to", s.to)
+			p.doubt("dead_behind", regen{force: true, rebuild: dead})
+		}
 	}
-	p.mu.Unlock()
 	return nil
 }
 
-// deadBehind is the failure for a batch at or behind physical offset p of a
-// compacted topic that won't be followed by live copies of its records, which
-// are mirrored from v on (H1: the cleaner keeps the later copy).
-func deadBehind(b epoch.Batch, p, v int64) error {
+// deadBehind is what a batch at or behind physical offset p of a compacted topic
+// asks for that won't be followed by live copies of its records, which are
+// mirrored from v on (H1: the cleaner keeps the later copy); nil: nothing.
+func deadBehind(chain epoch.Chain, b epoch.Batch, p, v int64) *rebuild {
 	if b.P < p || b.Control || b.Stamped && (b.V >= v || b.Flags&epoch.FlagHidden != 0) {
 		return nil
 	}
-	what := "an unstamped batch (a direct write)"
-	if b.Stamped {
-		what = fmt.Sprintf("a late copy of offset %d", b.V)
-	}
-	return failForGood(reasonCompaction, "on this compacted topic %s lies at physical offset %d behind mirrored records: the cleaner would keep it and remove theirs. Delete the destination topic and mirror it anew", what, b.P)
+	return &rebuild{keep: b.Stamped && chain.At(b.V) == b.Epoch, from: b.V}
 }
 
 // readHeader is what the rules need of a physical batch. VCount stays 0 for a

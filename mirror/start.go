@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
@@ -20,7 +21,7 @@ func (p *Partition) align(ctx context.Context) error {
 		p.al = nil // read under another leader
 	}
 	if p.al == nil {
-		p.al = &epoch.Alignment{Compacted: p.compacted, Away: -1}
+		p.al = &epoch.Alignment{Compacted: p.compacted, Away: -1, AwaySource: -1, KeepTombs: p.keepTombs.Milliseconds()}
 	}
 	al := p.al
 	p.mu.Unlock()
@@ -46,6 +47,7 @@ func (p *Partition) align(ctx context.Context) error {
 	case epoch.AlignReadPair:
 		r := p.eng.SourceLedger(ctx, p.topic, p.partition)
 		al.Record = &r
+		p.away(al, rec)
 		return ctx.Err()
 	case epoch.AlignRound:
 		return p.alignRound(ctx, al, rec, dst, step.T)
@@ -71,6 +73,17 @@ func (p *Partition) align(ctx context.Context) error {
 		return p.alignFailed(al, step)
 	}
 	return fail(reasonLedger, "LOG_ALIGNMENT can't go on: step %d, %s", step.Do, step.Why)
+}
+
+// away finds out how long this log has not been compared with the source's end
+// (M26), by our own checkpoint and by when the source stopped mirroring us.
+func (p *Partition) away(al *epoch.Alignment, rec *ledger.Record) {
+	if cp := p.usable(rec); cp != nil && !cp.CaughtUp.IsZero() {
+		al.Away = max(time.Since(cp.CaughtUp).Milliseconds(), 0)
+	}
+	if at := al.Record.StoppedAt; at > 0 {
+		al.AwaySource = max(time.Since(time.UnixMilli(at)).Milliseconds(), 0)
+	}
 }
 
 func (p *Partition) alignFailed(al *epoch.Alignment, step epoch.AlignStep) error {
@@ -302,7 +315,7 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 	}
 	if end != al.Local.PEnd {
 		p.mu.Lock()
-		p.al = &epoch.Alignment{GateClosed: true, Compacted: al.Compacted, Away: al.Away}
+		p.al = &epoch.Alignment{GateClosed: true, Compacted: al.Compacted, Away: al.Away, AwaySource: al.AwaySource, KeepTombs: al.KeepTombs}
 		p.mu.Unlock()
 		return nil // something was appended meanwhile
 	}
@@ -310,9 +323,7 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 	if err != nil {
 		return failForGood(reasonLedger, "%w", err)
 	}
-	// Not built as a shadow generation (H15): a compacted log is mirrored anew.
-	anew := step.Empty || step.Shadow
-	step.Empty = anew
+	anew := step.Empty
 	b, err := al.Cut(step, start, gen, newLineage())
 	if first := al.Book.Log.Open() == nil; err == nil && first {
 		b.Log, err = al.Book.Log.Restart(start, end, dst.epoch, gen)
@@ -327,30 +338,36 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 	b.Log = p.raised(b.Log, src.epoch, dst.epoch)
 	b.State = epoch.StateLogAlignment
 	o := b.Log.Open()
+	t := tail{vEnd: min(al.Local.VEnd, o.VStart), chainEnd: o.VStart, p: o.PStart, position: max(o.VStart, b.Log.Start), epoch: b.Log.Chain.Newest(), gen: -1}
+	if anew {
+		t.vEnd = o.VStart
+	}
+	if step.Shadow {
+		s := epoch.ShadowStart{From: start, Target: o.VStart, PEnd: end, PEpoch: dst.epoch}
+		if b, t, err = p.besideAt(ctx, nil, b, s, dst, physical{end: end}); err != nil {
+			return err
+		}
+	}
 	why := "alignment"
 	if anew {
 		why = "alignment_anew"
 	}
 	p.met.generation(why)
 	p.slog.Info("aligned", "with", al.Cluster, "pair", step.Pair, "held", step.Holder, "v", o.VStart, "p", o.PStart, "gen", o.Gen,
-		"end", al.Local.VEnd, "live", step.Live, "anew", anew, "why", step.Why)
+		"end", al.Local.VEnd, "live", step.Live, "anew", anew, "beside", step.Shadow, "why", step.Why)
 	err = p.put(ctx, func(r *ledger.Record) {
 		setBook(r, b)
 		r.TopicID = dst.id
 		r.SourceCluster, r.SourceTopicID = al.Cluster, src.id
 		r.SourceLineage, r.SourcePast = b.Source.Lineage, b.Source.Before
 		r.Path = al.Record.PathOf(al.Cluster)
-		r.Error, r.Checked = "", 0
+		r.Error, r.Checked, r.CutAt = "", 0, r.StateEpoch
 	})
 	if err != nil {
 		return err
 	}
-	t := tail{vEnd: min(al.Local.VEnd, o.VStart), chainEnd: o.VStart, p: o.PStart, position: max(o.VStart, b.Log.Start), epoch: b.Log.Chain.Newest(), gen: -1}
-	if anew {
-		t.vEnd = o.VStart
-	}
 	p.mu.Lock()
-	p.unsure = -1
+	p.unsure, p.caught = -1, time.Time{}
 	p.live.Forget(0)
 	p.pending = &resumption{dst: dst, t: t}
 	p.mu.Unlock()

@@ -47,8 +47,10 @@ func (p *Partition) stopping(ctx context.Context) error {
 		return p.stopRead(ctx, st, rec, dst)
 	case epoch.StopClosed:
 		return p.stopClosed(ctx, st, rec, dst)
-	case epoch.StopClean:
-		return failForGood(reasonCompaction, "not stopped: on this compacted topic %s, and the cleaner would keep them and remove the mirrored ones. Mirror the topic anew", step.Why)
+	case epoch.StopRebuild:
+		return p.stopRebuild(ctx, st, step, rec, dst)
+	case epoch.StopCopy:
+		return p.stopCopy(ctx, st, rec, dst)
 	case epoch.StopOpen:
 		return p.stopOpen(ctx, st, step.Opening, dst)
 	case epoch.StopWaitTxns:

@@ -274,8 +274,12 @@ func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfi
 	}
 	wish := destWish{
 		topic: name, partitions: len(t.source.Partitions), compacted: compacted(src),
+		keepsTombs: time.Duration(number(src["delete.retention.ms"].value)) * time.Millisecond,
 		configs: func(now topicConfigs) (map[string]string, error) {
 			want := wantedConfigs(src, known, s.admin.rules)
+			if s.m.shadowed(name, -1) {
+				want[cleanerRatio] = cleanerHold
+			}
 			return want, s.roomForDead(ctx, name, len(t.source.Partitions), src, now, want)
 		},
 		keep: func(ctx context.Context, set map[string]string) error {

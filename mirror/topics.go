@@ -129,6 +129,7 @@ type destTopic struct {
 	id         kadm.TopicID
 	partitions kadm.PartitionDetails
 	compacted  bool
+	keepsTombs time.Duration // the source's delete.retention.ms
 }
 
 // destWish is what the destination's topic should be.
@@ -136,6 +137,7 @@ type destWish struct {
 	topic      string
 	partitions int
 	compacted  bool
+	keepsTombs time.Duration // the source's delete.retention.ms
 	// configs are what is wanted, given what the topic has now; have is nil for
 	// one that is to be created.
 	configs func(have topicConfigs) (map[string]string, error)
@@ -200,7 +202,7 @@ func (a *topicAdmin) ensure(ctx context.Context, w destWish, have *kadm.TopicDet
 }
 
 func (w *destWish) result(t *kadm.TopicDetail) *destTopic {
-	return &destTopic{id: t.ID, partitions: t.Partitions, compacted: w.compacted}
+	return &destTopic{id: t.ID, partitions: t.Partitions, compacted: w.compacted, keepsTombs: w.keepsTombs}
 }
 
 // destination is the topic there, nil when it doesn't exist.

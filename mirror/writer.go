@@ -293,7 +293,7 @@ func (p *Partition) confirm(it *item, base int64) {
 	case p.queue[0].batch != nil:
 		p.knownEpoch(p.queue[0])
 	}
-	if p.todo.ask != nil || p.todo.inspect != nil {
+	if p.todo.ask != nil || p.todo.inspect != nil || p.switchDue() {
 		p.wake.wake()
 	}
 }

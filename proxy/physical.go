@@ -122,7 +122,7 @@ func (r *reader) bounds(cb func(code int16)) {
 		if first != 0 {
 			code = first
 		}
-		r.end, r.bounded = p, code == 0
+		r.end, r.bounded = frozen(r.h.view.Partition(r.key.topic, r.key.partition), p), code == 0
 		cb(code)
 	})
 }

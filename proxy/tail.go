@@ -24,6 +24,7 @@ func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)
 		r.nativeTail(p, s, hw, cb)
 		return
 	}
+	hw = frozen(p, hw)
 	known := endBelow(p, hw)
 	if known.ok && (known.p >= hw || p.Tail().Known) {
 		cb(known.ends(), 0)
@@ -64,7 +65,7 @@ func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)
 				r.endOf(h, func(v int64, code int16) {
 					// The newest span begins where the owner stood, at the least.
 					position := max(v, known.position, p.Log.Open().VStart)
-					cb(ends{v, position, max(position, known.shown)}, code)
+					cb(ends{v, position, max(position, known.shown, everShown(p))}, code)
 				})
 			case known.ok:
 				cb(known.ends(), 0)

@@ -35,6 +35,9 @@ func checkpointOf(p *ledger.Partition) *ledger.Checkpoint {
 		return nil
 	}
 	last := p.Log.Open()
+	if !p.Log.HasGeneration(cp.Gen) && (cp.Gen >= 0 || p.Record.Shadow != nil) {
+		return nil // of the log that is built beside it, or long gone
+	}
 	if cp.V > last.VStart && (last.Kind == epoch.Native || cp.Gen != last.Gen) {
 		return nil
 	}
@@ -58,7 +61,7 @@ func endBelow(p *ledger.Partition, hw int64) knownEnd {
 		return knownEnd{v: t.VEnd, p: t.PEnd, position: max(t.Position, t.VEnd), shown: max(t.EverShown, t.VEnd), ok: true}
 	}
 	if cp := checkpointOf(p); cp != nil && cp.P <= hw {
-		return knownEnd{v: cp.V, p: cp.P, position: max(cp.Position, cp.V), shown: max(cp.EndShown, cp.V), ok: true}
+		return knownEnd{v: cp.V, p: cp.P, position: max(cp.Position, cp.V), shown: max(cp.Shown(p.Record), cp.V), ok: true}
 	}
 	return knownEnd{}
 }
@@ -68,6 +71,23 @@ func endBelow(p *ledger.Partition, hw int64) knownEnd {
 func confirmed(p *ledger.Partition) int64 {
 	last := p.Log.Open()
 	return max(endBelow(p, maxOffset).p, last.PStart)
+}
+
+// frozen is hw, or where the log that is shown ends physically while another one
+// is built behind it (H15): nothing of that is live.
+func frozen(p *ledger.Partition, hw int64) int64 {
+	if p != nil && p.Record != nil && p.Record.Shadow != nil {
+		return min(hw, p.Log.Open().PStart)
+	}
+	return hw
+}
+
+// everShown is the highest end that the record says was shown, -1 if it does not.
+func everShown(p *ledger.Partition) int64 {
+	if p.Record != nil && p.Record.Shadow != nil {
+		return p.Record.Shadow.Target
+	}
+	return -1
 }
 
 const maxOffset = int64(1)<<62 - 1

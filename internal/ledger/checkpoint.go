@@ -22,10 +22,25 @@ type Checkpoint struct {
 	SourceEnd int64 // the source's last known end, -1: none
 	Open      bool  // a source transaction was open at Position (M11)
 
+	// StateEpoch is that of the record it was made under: EndShown counts only if
+	// nothing was cut since ([Record.CutAt]).
+	StateEpoch int64
+	// CaughtUp is when the position last was at the source's end; zero: never in
+	// this log (M26).
+	CaughtUp time.Time
+
 	At time.Time
 	// Released: a clean hand-over, nothing was in flight. The next owner needs
 	// no new generation.
 	Released bool
+}
+
+// Shown is EndShown, -1 when the record says that the log was cut since.
+func (c *Checkpoint) Shown(r *Record) int64 {
+	if c.StateEpoch < r.CutAt {
+		return -1
+	}
+	return c.EndShown
 }
 
 // Key is the checkpoint's key in the ledger topic.

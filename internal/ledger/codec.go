@@ -30,7 +30,8 @@ type recordJSON struct {
 	Error      string `json:"error,omitempty"`
 	Retries    int    `json:"retries,omitempty"`
 
-	epoch.Log // inlined; a golden test holds its fields to the format number
+	epoch.Log               // inlined; a golden test holds its fields to the format number
+	Shadow    *epoch.Shadow `json:"shadow,omitempty"`
 
 	Lineage       string   `json:"lineage"`
 	TopicID       ID       `json:"topicId"`
@@ -46,6 +47,7 @@ type recordJSON struct {
 	SourcePast    []epoch.Past `json:"sourcePast,omitempty"`
 	Left          *Left        `json:"left,omitempty"`
 	Checked       int32        `json:"checked,omitempty"`
+	CutAt         int64        `json:"cutAt,omitempty"`
 }
 
 type commandJSON struct {
@@ -83,6 +85,9 @@ type checkpointJSON struct {
 	EndShown  int64 `json:"endShown"`
 	SourceEnd int64 `json:"sourceEnd"`
 	Open      bool  `json:"open,omitempty"`
+
+	StateEpoch int64     `json:"stateEpoch,omitempty"`
+	CaughtUp   time.Time `json:"caughtUp,omitzero"`
 
 	At       time.Time `json:"at"`
 	Released bool      `json:"released,omitempty"`
@@ -150,12 +155,15 @@ func decodeRecord(k Key, value []byte) (*Record, error) {
 	r := &Record{
 		V: j.V, Mirror: j.Mirror, Topic: j.Topic, Partition: j.Partition,
 		State: j.State, Desired: j.Desired, Previous: j.Previous, StateEpoch: j.StateEpoch, Error: j.Error, Retries: j.Retries,
-		Log:     j.Log,
+		Log: j.Log, Shadow: j.Shadow,
 		Lineage: j.Lineage, TopicID: j.TopicID, SourceTopicID: j.SourceTopicID, SourceCluster: j.SourceCluster,
 		Path: j.Path, Pairs: j.Pairs, DiscardLocal: j.DiscardLocal,
-		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left, Checked: j.Checked,
+		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left, Checked: j.Checked, CutAt: j.CutAt,
 	}
 	if err := r.Log.Validate(); err != nil {
+		return nil, fmt.Errorf("virtual log: %w", err)
+	}
+	if err := r.Shadow.Validate(&r.Log); err != nil {
 		return nil, fmt.Errorf("virtual log: %w", err)
 	}
 	return r, nil
@@ -172,7 +180,7 @@ func decodeCheckpoint(k Key, value []byte) (*Checkpoint, error) {
 	return &Checkpoint{
 		Topic: j.Topic, Partition: j.Partition, Lineage: j.Lineage, Gen: j.Gen,
 		V: j.VEnd, ChainEnd: j.ChainEnd, P: j.P, Position: j.Position, LastEpoch: j.LastEpoch, EndShown: j.EndShown, SourceEnd: j.SourceEnd, Open: j.Open,
-		At: j.At, Released: j.Released,
+		StateEpoch: j.StateEpoch, CaughtUp: j.CaughtUp, At: j.At, Released: j.Released,
 	}, nil
 }
 
@@ -277,10 +285,10 @@ func (r *Record) Encode() ([]byte, error) {
 	return r.check(json.Marshal(recordJSON{
 		V: Format, Mirror: r.Mirror, Topic: r.Topic, Partition: r.Partition,
 		State: r.State, Desired: r.Desired, Previous: r.Previous, StateEpoch: r.StateEpoch, Error: r.Error, Retries: r.Retries,
-		Log:     r.Log,
+		Log: r.Log, Shadow: r.Shadow,
 		Lineage: r.Lineage, TopicID: r.TopicID, SourceTopicID: r.SourceTopicID, SourceCluster: r.SourceCluster,
 		Path: r.Path, Pairs: r.Pairs, DiscardLocal: r.DiscardLocal,
-		CommandSeq: r.CommandSeq, Past: r.Past, SourceLineage: r.SourceLineage, SourcePast: r.SourcePast, Left: r.Left, Checked: r.Checked,
+		CommandSeq: r.CommandSeq, Past: r.Past, SourceLineage: r.SourceLineage, SourcePast: r.SourcePast, Left: r.Left, Checked: r.Checked, CutAt: r.CutAt,
 	}))
 }
 
@@ -301,7 +309,7 @@ func (c *Checkpoint) Encode() ([]byte, error) {
 	b, err := json.Marshal(checkpointJSON{
 		V: Format, Topic: c.Topic, Partition: c.Partition, Lineage: c.Lineage, Gen: c.Gen,
 		VEnd: c.V, ChainEnd: c.ChainEnd, P: c.P, Position: c.Position, LastEpoch: c.LastEpoch, EndShown: c.EndShown, SourceEnd: c.SourceEnd, Open: c.Open,
-		At: c.At, Released: c.Released,
+		StateEpoch: c.StateEpoch, CaughtUp: c.CaughtUp, At: c.At, Released: c.Released,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("ledger entry %q: %w", c.Key(), err)

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -28,19 +29,31 @@ func sampleRecord() *Record {
 			Chain:    epoch.Chain{{Epoch: 2, Start: 5}, {Epoch: 4, Start: 50}},
 			Bump:     10,
 			MaxEpoch: 12,
-			LastGen:  2,
+			LastGen:  3,
+		},
+		Shadow: &epoch.Shadow{
+			Log: epoch.Log{
+				Spans:    []epoch.Span{{Kind: epoch.Mirrored, Gen: 3, VStart: 5, PStart: 60, PEpoch: 3, PEnd: -1}},
+				Chain:    epoch.Chain{{Epoch: 2, Start: 5}},
+				Start:    5,
+				Bump:     10,
+				MaxEpoch: 12,
+				LastGen:  3,
+			},
+			Target: 45, Local: true,
 		},
 		Lineage: "l1", TopicID: ID{1, 2, 3}, SourceTopicID: ID{15: 9}, SourceCluster: "srcCluster", Path: []string{"a", "srcCluster"},
 		Pairs:        []Pair{{Cluster: "a", TopicID: ID{9}, Lineage: "x", LME: -1, LMO: -1}},
 		DiscardLocal: true,
 		CommandSeq:   5, Past: []epoch.Past{{Lineage: "l0", Below: 9}}, SourceLineage: "sl", SourcePast: []epoch.Past{{Lineage: "sl0", Below: 3}},
-		Left: &Left{Offset: 60, Epoch: 4, Timestamp: 1700000000000, SourceEnd: 70, At: time.Unix(3, 0).UTC()}, Checked: 3,
+		Left: &Left{Offset: 60, Epoch: 4, Timestamp: 1700000000000, SourceEnd: 70, At: time.Unix(3, 0).UTC()}, Checked: 3, CutAt: 6,
 	}
 }
 
 func sampleCheckpoint() *Checkpoint {
 	return &Checkpoint{
 		Topic: "orders", Partition: 3, Lineage: "l1", Gen: 2, V: 60, ChainEnd: 59, P: 80, Position: 61, LastEpoch: 4, EndShown: 60, SourceEnd: 66,
+		StateEpoch: 7, CaughtUp: time.Date(2026, 5, 1, 9, 0, 0, 0, time.UTC),
 		Open: true, At: time.Date(2026, 5, 1, 10, 0, 0, 5, time.UTC), Released: true,
 	}
 }
@@ -71,7 +84,7 @@ func sampleACLs() *ACLs {
 	}}}
 }
 
-// The bytes of format 1 never change: a change here is a new format number.
+// The bytes of a format never change: a change here is a new format number.
 func TestFormatIsPinned(t *testing.T) {
 	for _, c := range []struct {
 		file, key string
@@ -89,7 +102,7 @@ func TestFormatIsPinned(t *testing.T) {
 		t.Run(c.file, func(t *testing.T) {
 			b, err := c.enc()
 			require.NoError(t, err)
-			path := filepath.Join("testdata", "format1", c.file)
+			path := filepath.Join("testdata", fmt.Sprint("format", Format), c.file)
 			if os.Getenv("UPDATE_GOLDEN") != "" {
 				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 				require.NoError(t, os.WriteFile(path, append(b, '\n'), 0o644))
@@ -101,6 +114,27 @@ func TestFormatIsPinned(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
 		})
+	}
+}
+
+// What an older version wrote is read.
+func TestOlderFormatsAreRead(t *testing.T) {
+	for file, key := range map[string]string{
+		"record.json": "orders/3", "checkpoint.json": "c/orders/3", "instance.json": "i//a", "command.json": "d/orders/3", "mirror.json": "m//dc1",
+	} {
+		b, err := os.ReadFile(filepath.Join("testdata", "format1", file))
+		require.NoError(t, err)
+		got, err := Decode([]byte(key), b)
+		require.NoError(t, err, file)
+		switch v := got.(type) {
+		case *Record:
+			require.Nil(t, v.Shadow)
+			require.Equal(t, 1, v.V)
+			require.Equal(t, int64(7), v.StateEpoch)
+		case *Checkpoint:
+			require.Equal(t, int64(60), v.Shown(&Record{}), "nothing was cut under the older version's records")
+			require.Equal(t, int64(-1), v.Shown(&Record{CutAt: 1}), "cut by the new one")
+		}
 	}
 }
 
@@ -133,8 +167,8 @@ func TestDecodeRefuses(t *testing.T) {
 		"no object":       {"[1]", "garbled"},
 		"no format":       {edit(func(m map[string]any) { delete(m, "v") }), "no format number"},
 		"format 0":        {edit(func(m map[string]any) { m["v"] = 0 }), "format 0"},
-		"newer":           {edit(func(m map[string]any) { m["v"] = 2; m["state"] = map[string]any{} }), "newer format"},
-		"unknown field":   {edit(func(m map[string]any) { m["shadow"] = 1 }), "shadow"},
+		"newer":           {edit(func(m map[string]any) { m["v"] = Format + 1; m["state"] = map[string]any{} }), "newer format"},
+		"unknown field":   {edit(func(m map[string]any) { m["shade"] = 1 }), "shade"},
 		"unknown state":   {edit(func(m map[string]any) { m["state"] = "RESTING" }), "RESTING"},
 		"other key":       {edit(func(m map[string]any) { m["partition"] = 4 }), "orders/4"},
 		"no state epoch":  {edit(func(m map[string]any) { m["stateEpoch"] = 0 }), "state epoch"},

@@ -19,7 +19,7 @@ const Partitions = 50
 // Format is the newest value format this program reads and writes. A field
 // more, or another meaning of one, is a new number: an older program must not
 // rewrite what it does not understand.
-const Format = 1
+const Format = 2
 
 // State of a mirror partition (facts §1).
 type State = epoch.State
@@ -71,6 +71,9 @@ type Record struct {
 	Retries    int    // tries since the last success
 
 	Log epoch.Log // start, spans, chain, bump, maxEpoch
+	// Shadow is a log that is built beside it on a compacted topic (H15); nil:
+	// none. The owner writes to it, readers see Log.
+	Shadow *epoch.Shadow
 
 	Lineage       string // random id of one unbroken history of the log (H7)
 	TopicID       ID     // of the topic in this (the destination) cluster (M22)
@@ -89,6 +92,9 @@ type Record struct {
 	SourceLineage string
 	SourcePast    []epoch.Past
 	Left          *Left // what the newest stop left behind
+	// CutAt is the state epoch of the newest write that cut the log: what a
+	// checkpoint of before says was shown, may be gone.
+	CutAt int64
 	// Checked is, while STOPPED, the destination's leader epoch up to which the
 	// native span was found whole (H4, F5): under a later one clients are
 	// answered retriable errors until the owner has looked.
@@ -116,6 +122,14 @@ type Pair struct {
 	LMO     int64  `json:"lmo"` // the position at stop, -1: nothing
 }
 
+// Work is the log that the owner writes to: the shadow, when there is one.
+func (r *Record) Work() *epoch.Log {
+	if r.Shadow != nil {
+		return &r.Shadow.Log
+	}
+	return &r.Log
+}
+
 // Key is the record's key in the ledger topic.
 func (r *Record) Key() string { return RecordKey(r.Topic, r.Partition) }
 
@@ -134,5 +148,10 @@ func (r *Record) Next() *Record {
 	}
 	n.Log.Spans = slices.Clone(r.Log.Spans)
 	n.Log.Chain = slices.Clone(r.Log.Chain)
+	if r.Shadow != nil {
+		s := *r.Shadow
+		s.Log.Spans, s.Log.Chain = slices.Clone(s.Log.Spans), slices.Clone(s.Log.Chain)
+		n.Shadow = &s
+	}
 	return &n
 }

@@ -1,0 +1,392 @@
+package epoch
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// A compacted partition that is mirrored, cut, built anew beside what is shown,
+// repaired and copied, on a destination with a cleaner that keeps the later
+// record of a key, dead or alive. Each batch is one record.
+
+type keyed struct {
+	Batch
+	key, id int
+}
+
+type shadowWorld struct {
+	t   *rapid.T
+	src []keyed // P: its offset
+	uid int
+	e   int32 // source's leader epoch
+
+	phys []keyed
+	pEnd int64
+	pe   int32
+	b    Book
+	pos  int64 // of Work
+	late []keyed
+	bump int32
+	end  int64
+	calm bool // no more mishaps
+}
+
+func (w *shadowWorld) srcWrite() {
+	w.uid++
+	w.src = append(w.src, keyed{Batch{P: w.srcEnd(), Count: 1, Epoch: w.e}, w.uid % 4, w.uid})
+}
+
+func (w *shadowWorld) srcEnd() int64 {
+	if n := len(w.src); n > 0 {
+		return w.src[n-1].P + 1
+	}
+	return 0
+}
+
+func (w *shadowWorld) srcChain() (c Chain) {
+	for _, x := range w.src {
+		c = c.Assign(x.Epoch, x.P)
+	}
+	return c.Assign(w.e, w.srcEnd())
+}
+
+// live are the records that l shows.
+func (w *shadowWorld) live(l *Log) (out []keyed) {
+	if len(l.Spans) == 0 {
+		return nil
+	}
+	walk := l.Walk(l.Spans[0].VStart, true).Lenient(w.pEnd)
+	for _, x := range w.phys {
+		if _, v := walk.Next(x.Batch); v == Live {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+func (w *shadowWorld) gen(not int16) int16 {
+	g, err := w.b.NextGeneration(not)
+	require.NoError(w.t, err)
+	return g
+}
+
+// took checks what every ledger write must keep.
+func (w *shadowWorld) took(b Book, err error) {
+	require.NoError(w.t, err)
+	require.NoError(w.t, b.Log.Validate())
+	require.NoError(w.t, b.ValidateShadow())
+	require.GreaterOrEqual(w.t, b.Log.Bump, w.bump, "the epoch shown never falls")
+	l := w.live(b.Log)
+	end := b.Log.Spans[0].VStart
+	if len(l) > 0 {
+		end = l[len(l)-1].V + 1
+	}
+	if end < w.end {
+		require.Greater(w.t, b.Log.Bump, w.bump, "the end falls only with the epoch raised")
+	}
+	w.b, w.bump, w.end = b, b.Log.Bump, end
+}
+
+func (w *shadowWorld) append(x keyed) {
+	x.P, x.PEpoch, x.Count = w.pEnd, w.pe, 1
+	w.phys = append(w.phys, x)
+	w.pEnd++
+}
+
+// mirror appends the source's next record.
+func (w *shadowWorld) mirror() {
+	l := w.b.Work()
+	for _, x := range w.src {
+		if x.P < w.pos {
+			continue
+		}
+		if n := l.WithEpoch(x.Epoch, x.P); n != l {
+			w.took(w.b.WithWork(n), nil)
+			l = w.b.Work()
+		}
+		expect := l.Open().VStart
+		if lv := w.live(l); len(lv) > 0 && lv[len(lv)-1].Gen == l.Open().Gen {
+			expect = lv[len(lv)-1].V + 1
+		}
+		y := keyed{Batch{Stamped: true, V: x.P, VCount: 1, Hole: uint8(x.P - expect), Gen: l.Open().Gen, Epoch: x.Epoch}, x.key, x.id}
+		if !w.calm && rapid.IntRange(0, 9).Draw(w.t, "lost answer") == 0 { // it may land at any time
+			w.late = append(w.late, y)
+			w.newOwner()
+			return
+		}
+		w.append(y)
+		w.pos = x.P + 1
+		return
+	}
+}
+
+// newOwner goes on behind the last live record, in a new generation.
+func (w *shadowWorld) newOwner() {
+	l := w.b.Work()
+	v := l.Spans[0].VStart
+	if lv := w.live(l); len(lv) > 0 {
+		v = lv[len(lv)-1].V + 1
+	}
+	n, err := l.Cut(v, w.pEnd, w.pe, w.gen(-1))
+	require.NoError(w.t, err)
+	w.took(w.b.WithWork(n), nil)
+	w.pos = n.Open().VStart
+}
+
+// dirty finds dead records behind live ones of l, with no live copy behind; those
+// from ahead on will get one.
+func (w *shadowWorld) dirty(l *Log, ahead int64) (copies, foreign bool, lowest int64) {
+	lv := w.live(l)
+	alive := map[int64]bool{}
+	for _, x := range lv {
+		alive[x.P] = true
+	}
+	for _, x := range w.phys {
+		if alive[x.P] || len(lv) == 0 || x.P < lv[0].P {
+			continue
+		}
+		followed := false
+		for _, y := range lv {
+			followed = followed || y.P > x.P && y.id == x.id
+		}
+		switch {
+		case followed, x.V >= ahead && x.Stamped && l.Chain.At(x.V) == x.Epoch: // will be
+		case x.Stamped && l.Chain.At(x.V) == x.Epoch:
+			if !copies || x.V < lowest {
+				lowest = x.V
+			}
+			copies = true
+		default:
+			foreign = true
+		}
+	}
+	return copies, foreign, lowest
+}
+
+func (w *shadowWorld) beside(s ShadowStart, t int64, cut bool) {
+	b, err := w.b, error(nil)
+	s.PEnd, s.PEpoch = w.pEnd, w.pe
+	if b.Shadow == nil || cut {
+		b, err = b.Cut(CutTo{T: t, VEnd: w.end, PEnd: w.pEnd, PEpoch: w.pe, Gen: w.gen(-1)})
+		require.NoError(w.t, err)
+	}
+	s.Target = b.Log.Open().VStart
+	if b.Shadow != nil && !s.Local && !cut {
+		s.Target = b.Shadow.Target
+	}
+	g, err := b.NextGeneration(b.Log.Open().Gen)
+	require.NoError(w.t, err)
+	s.Gen = g
+	b, err = b.Beside(s)
+	w.took(b, err)
+	w.pos = w.b.Work().Open().VStart
+}
+
+// notice is what an owner does about the tail and the source: one repair.
+func (w *shadowWorld) notice() {
+	l := w.b.Work()
+	// The source's answer to a fetch with the last epoch.
+	if e := l.Chain.Truncate(w.pos).Newest(); e >= 0 {
+		at, end := w.srcChain().EndOffsetFor(e, w.srcEnd())
+		if at < e || end < w.pos {
+			x := Truncation{Chain: l.Chain, Position: w.pos, VEnd: w.pos, RereadEnd: w.pos, Support: true, Compacted: true, Start: -1}
+			x.Ask()
+			step := w.answer(&x)
+			require.Equal(w.t, TruncShadow, step.Do)
+			w.beside(ShadowStart{}, min(step.T, w.b.Log.Open().VStart+w.pos), w.b.Shadow == nil)
+			return
+		}
+	}
+	copies, foreign, lowest := w.dirty(l, w.pos)
+	switch {
+	case foreign:
+		w.beside(ShadowStart{}, w.pos, false)
+	case copies:
+		w.beside(ShadowStart{Keep: true, From: lowest}, w.pos, false)
+	}
+}
+
+func (w *shadowWorld) answer(x *Truncation) TruncStep {
+	for {
+		switch s := x.Next(); s.Do {
+		case TruncAskEnd:
+			x.Diverging(w.srcChain().EndOffsetFor(s.Epoch, w.srcEnd()))
+		case TruncAskLSO:
+			x.Stable(w.srcEnd())
+		default:
+			return s
+		}
+	}
+}
+
+func (w *shadowWorld) switchOver() {
+	if !w.b.Shadow.Due(w.pos, w.srcEnd()) {
+		return
+	}
+	t := w.b.Log.Open().VStart
+	{
+		x := Truncation{Chain: w.b.Log.Chain, Position: t, VEnd: t, RereadEnd: t, Support: true, Compacted: true, Start: -1}
+		x.Ask()
+		if s := w.answer(&x); s.Do != TruncGoOn {
+			t = s.T
+		} else if w.pos < w.b.Shadow.Target {
+			return
+		}
+	}
+	was, cut := w.end, t < w.b.Log.Open().VStart
+	b, err := w.b.Switch(t)
+	w.took(b, err)
+	require.True(w.t, cut || w.end >= was, "the end shown falls from %d to %d with the switch", was, w.end)
+}
+
+// stop makes the tail clean without the source, as STOPPING does.
+func (w *shadowWorld) stop() {
+	before := w.live(w.b.Log)
+	for range 10 {
+		copies, foreign, lowest := w.dirty(w.b.Log, MaxVirtualOffset)
+		for _, x := range w.phys { // never mirrored: no copy of it follows
+			foreign = foreign || copies && x.Stamped && x.V >= w.end
+		}
+		switch {
+		case w.b.Shadow == nil && !copies && !foreign:
+			after := w.live(w.b.Log)
+			require.Equal(w.t, ids(before), ids(after), "nothing is lost, nothing moves")
+			return
+		case w.b.Shadow == nil || !w.b.Shadow.Local:
+			keep := w.b.Shadow == nil && !foreign
+			s := ShadowStart{Keep: keep, Local: true, From: w.b.Log.Spans[0].VStart}
+			if keep {
+				s.From = lowest
+			}
+			w.beside(s, max(w.end, w.b.Log.Open().VStart), false)
+		}
+		for _, x := range w.live(w.b.Log) {
+			if x.V < w.pos {
+				continue
+			}
+			l := w.b.Work()
+			if n := l.WithEpoch(x.Epoch, x.V); n != l {
+				w.took(w.b.WithWork(n), nil)
+				l = w.b.Work()
+			}
+			expect := l.Open().VStart
+			if lv := w.live(l); len(lv) > 0 && lv[len(lv)-1].Gen == l.Open().Gen {
+				expect = lv[len(lv)-1].V + 1
+			}
+			y := x
+			y.Gen, y.Hole = l.Open().Gen, uint8(x.V-expect)
+			w.append(y)
+			w.pos = x.V + 1
+		}
+		b, err := w.b.Switch(w.b.Log.Open().VStart)
+		w.took(b, err)
+	}
+	require.Fail(w.t, "the tail does not get clean")
+}
+
+func ids(xs []keyed) (out []string) {
+	for _, x := range xs {
+		out = append(out, fmt.Sprint(x.V, "=", x.id, "e", x.Epoch))
+	}
+	return out
+}
+
+// clean is the cleaner: it is kept off while a shadow is built, and may run
+// whenever the tail is clean (it never reaches the active segment, so not what
+// the next appends follow).
+func (w *shadowWorld) clean() {
+	if copies, foreign, _ := w.dirty(w.b.Log, MaxVirtualOffset); w.b.Shadow != nil || copies || foreign {
+		return
+	}
+	newest := map[int]keyed{}
+	for _, x := range w.live(w.b.Log) {
+		newest[x.key] = x
+	}
+	last := map[int]int64{}
+	for _, x := range w.phys {
+		last[x.key] = x.P
+	}
+	var left []keyed
+	for _, x := range w.phys {
+		if last[x.key] == x.P {
+			left = append(left, x)
+		}
+	}
+	w.phys = left
+	kept := map[int]keyed{}
+	for _, x := range w.live(w.b.Log) {
+		kept[x.key] = x
+	}
+	for k, x := range newest {
+		require.Equal(w.t, x.id, kept[k].id, "H1: the cleaner took the newest live record of key %d", k)
+	}
+}
+
+// H1, H15: random histories of a compacted partition.
+func TestShadowHistories(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		first := &Log{Spans: []Span{{Kind: Mirrored, Gen: 0, PEnd: -1}}}
+		w := &shadowWorld{t: t, b: Book{Log: first, Pairs: []Pair{{Cluster: "S", LME: 0, LMO: 3}}}}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.IntRange(0, 11).Draw(t, "step") {
+			case 0, 1, 2:
+				w.srcWrite()
+			case 3, 4, 5, 6:
+				w.mirror()
+			case 7: // an unclean election of the source
+				keep := rapid.Int64Range(0, w.srcEnd()).Draw(t, "keep")
+				for len(w.src) > 0 && w.srcEnd() > keep {
+					w.src = w.src[:len(w.src)-1]
+				}
+				w.e++
+				w.srcWrite()
+			case 8:
+				if len(w.late) > 0 {
+					w.append(w.late[0])
+					w.late = w.late[1:]
+				} else if rapid.Bool().Draw(t, "foreign") {
+					w.append(keyed{Batch{Count: 1}, 1, -1})
+				}
+			case 9:
+				w.newOwner()
+			case 10:
+				w.clean()
+			case 11:
+				if rapid.IntRange(0, 3).Draw(t, "stop") == 0 {
+					w.stop()
+					w.newOwner() // as a start does
+				}
+			}
+			w.notice()
+			w.switchOver()
+		}
+		// It settles: equal to the source, clean, and the cleaner harms nothing.
+		for _, x := range w.late {
+			w.append(x)
+		}
+		w.late = nil
+		w.calm = true
+		for range 300 {
+			w.notice()
+			w.mirror()
+			w.switchOver()
+		}
+		require.Nil(t, w.b.Shadow)
+		require.Equal(t, w.srcEnd(), w.pos)
+		w.clean()
+		want := map[int]int{}
+		for _, x := range w.src {
+			want[x.key] = x.id
+		}
+		have := map[int]int{}
+		for _, x := range w.live(w.b.Log) {
+			have[x.key] = x.id
+			require.Equal(t, w.src[x.V].id, x.id)
+			require.Equal(t, x.Epoch, w.b.Log.Chain.At(x.V))
+		}
+		require.Equal(t, want, have)
+	})
+}

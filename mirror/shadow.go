@@ -1,0 +1,278 @@
+package mirror
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// A compacted topic that is mirrored once more beside what is shown (H1, H15):
+// epoch.Shadow. The partition's own log, p.log, is the shadow then; everything
+// that is done to a log is done to it in the same way. What is here is what
+// else it takes: to begin, to hold the cleaner back, to go on showing the other
+// log, and to switch.
+
+// rebuild asks for a shadow.
+type rebuild struct {
+	keep bool  // only from an offset on: a copy of live records lies behind them
+	from int64 // keep: that offset
+}
+
+// merge: the one that copies more.
+func (r *rebuild) merge(o *rebuild) *rebuild {
+	switch {
+	case r == nil:
+		return o
+	case o == nil || !r.keep:
+		return r
+	case !o.keep:
+		return o
+	}
+	return &rebuild{keep: true, from: min(r.from, o.from)}
+}
+
+// beside makes a shadow part of what recovery is about to write: next is the
+// log that was just cut, or, when there is a shadow already, that one's own
+// continuation, which is given up with it.
+func (p *Partition) beside(ctx context.Context, c *kconn.Conn, r *regen, b epoch.Book, dst leader, ph physical) (epoch.Book, tail, error) {
+	s := epoch.ShadowStart{From: r.rebuild.from, Keep: r.rebuild.keep, Target: b.Log.Open().VStart, PEnd: ph.end, PEpoch: dst.epoch}
+	if b.Shadow != nil {
+		s.Target = max(s.Target, b.Shadow.Target)
+	}
+	if !s.Keep {
+		src, _ := p.leaders()
+		err := p.eng.src.with(ctx, src.addr, func(c *kconn.Conn) (err error) {
+			s.From, err = listOffset(ctx, c, p.topic, p.partition, src.epoch, tsEarliest)
+			return err
+		})
+		if err != nil {
+			return b, tail{}, err
+		}
+	}
+	return p.besideAt(ctx, c, b, s, dst, ph)
+}
+
+func (p *Partition) besideAt(ctx context.Context, c *kconn.Conn, b epoch.Book, s epoch.ShadowStart, dst leader, ph physical) (_ epoch.Book, t tail, err error) {
+	if s.Gen, err = b.NextGeneration(-1); err != nil {
+		return b, t, failForGood(reasonLedger, "%w", err)
+	}
+	if b, err = b.Beside(s); err != nil {
+		return b, t, fail(reasonLedger, "%w", err)
+	}
+	o := b.Work().Open()
+	t = tail{vEnd: o.VStart, chainEnd: o.VStart, p: ph.end, position: o.VStart, epoch: -1, gen: -1}
+	if s.Keep {
+		if t, err = p.lastBelow(ctx, c, b.Work(), dst, ph); err != nil {
+			return b, t, err
+		}
+		t.position, t.epoch = max(o.VStart, b.Work().Start), b.Work().Chain.Newest()
+	}
+	p.met.generation("shadow")
+	p.slog.Warn("the compacted topic is written once more, behind what is dead; what is shown stays until then",
+		"from", o.VStart, "until", s.Target, "local", s.Local, "gen", o.Gen, "p", o.PStart)
+	return b, t, nil
+}
+
+// viewLost looks whether the destination has lost records of the log shown
+// while its shadow was built, and cuts it there.
+func (p *Partition) viewLost(ctx context.Context, c *kconn.Conn, b epoch.Book, dst leader, ph physical) (epoch.Book, bool, error) {
+	l := b.Log
+	o := l.Open()
+	v := physical{start: ph.start, end: ph.end, bound: ph.end}
+	if o.PEpoch != dst.epoch {
+		_, end, err := endOfEpoch(ctx, c, p.topic, p.partition, dst.epoch, o.PEpoch)
+		if err != nil {
+			return b, false, err
+		}
+		if end >= 0 {
+			v.bound = min(v.bound, end)
+		}
+	}
+	if v.bound >= o.PStart {
+		return b, false, nil
+	}
+	v.end = v.bound
+	got, _, err := p.reread(ctx, c, l, dst, v, nil, memory{unsure: -1})
+	if err != nil {
+		return b, false, err
+	}
+	gen, err := b.NextGeneration(-1)
+	if err == nil {
+		b, err = b.ViewLost(epoch.CutTo{T: min(got.Position, o.VStart), PEnd: ph.end, PEpoch: dst.epoch, Gen: gen})
+	}
+	if err != nil {
+		return b, false, fail(reasonLedger, "%w", err)
+	}
+	p.slog.Warn("the destination lost records that are shown while the topic is written once more", "from", b.Log.Open().VStart, "was", o.VStart)
+	return b, true, nil
+}
+
+// shadowing tells whether a shadow is built. mu is held.
+func (p *Partition) shadowing() bool { return p.rec != nil && p.rec.Shadow != nil }
+
+// prepared tells whether prepare has been here since the log shown was cut last. mu is held.
+func (p *Partition) prepared() bool {
+	o := p.rec.Log.Open()
+	return p.shown.Known && p.shown.Gen == o.Gen && p.shown.Position == o.VStart
+}
+
+// prepare holds the cleaner back and finds out what to go on showing, before
+// anything is fetched for a shadow.
+func (p *Partition) prepare(ctx context.Context) error {
+	p.mu.Lock()
+	rec, dst := p.rec, p.dst
+	p.mu.Unlock()
+	if err := p.eng.HoldCleaner(ctx, p.topic); err != nil {
+		return err
+	}
+	t, err := p.viewTail(ctx, rec, dst)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	if p.rec == rec {
+		p.shown = t
+		p.publish()
+	}
+	p.mu.Unlock()
+	p.kick()
+	return nil
+}
+
+// viewTail is the end of the log that is shown beside a shadow.
+func (p *Partition) viewTail(ctx context.Context, rec *ledger.Record, dst leader) (ledger.Tail, error) {
+	l := &rec.Log
+	o := l.Open()
+	t := ledger.Tail{Known: true, VEnd: o.VStart, Position: o.VStart, PEnd: o.PStart, PEpoch: o.PEpoch, EverShown: rec.Shadow.Target, Gen: o.Gen}
+	if n := len(l.Spans); n > 1 && l.Spans[n-2].Kind == epoch.Native {
+		return t, nil
+	}
+	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
+		start, err := listOffset(ctx, c, p.topic, p.partition, dst.epoch, tsEarliest)
+		if err != nil {
+			return err
+		}
+		found, err := p.walkBack(ctx, c, l, dst, physical{start: start, end: o.PStart, bound: o.PStart})
+		if err == nil && found != nil {
+			t.VEnd = min(found.V, o.VStart)
+		}
+		return err
+	})
+	return t, err
+}
+
+// switchDue tells whether the shadow may take its place. mu is held.
+func (p *Partition) switchDue() bool {
+	return p.shadowing() && p.prepared() && p.rec.Shadow.Due(p.tail.position, p.stats.sourceEnd) &&
+		(p.tail.position >= p.rec.Shadow.Target || time.Since(p.compared) >= time.Second)
+}
+
+// switchOver makes the shadow what is shown. Nothing is in flight. The source
+// is asked whether it still has all that is shown: below, the chain stays.
+func (p *Partition) switchOver(ctx context.Context) error {
+	p.mu.Lock()
+	rec, src, shown := p.rec, p.src, p.shown
+	p.mu.Unlock()
+	self, _ := p.eng.Clusters()
+	b := bookOf(rec, self)
+	end := b.Log.Open().VStart
+	start := max(b.Log.Start, b.Log.Spans[0].VStart)
+	x := &epoch.Truncation{
+		Chain: b.Log.Chain.AdvanceStart(b.Log.Start), Position: end, VEnd: shown.VEnd, RereadEnd: end, Start: start,
+		Support: p.eng.Unclean(p.topic), Compacted: true,
+	}
+	x.Ask()
+	var step epoch.TruncStep
+	err := p.eng.src.with(ctx, src.addr, func(c *kconn.Conn) (err error) {
+		step, err = p.truncation(ctx, c, x, src)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	t := end
+	switch step.Do {
+	case epoch.TruncFail:
+		return failForGood(reasonTruncation, "%s", step.Why)
+	case epoch.TruncGoOn:
+		p.mu.Lock()
+		p.compared = time.Now()
+		early := p.tail.position < rec.Shadow.Target
+		p.mu.Unlock()
+		if early {
+			p.kick()
+			return nil
+		}
+	case epoch.TruncRestart:
+		t = min(step.T, end)
+	default:
+		t = min(step.T, end)
+	}
+	live := step.Do == epoch.TruncULE || step.Do == epoch.TruncShadow
+	if b, err = b.Switch(t); err != nil {
+		return fail(reasonLedger, "%w", err)
+	}
+	if err := p.eng.ReleaseCleaner(ctx, p.topic, p.partition); err != nil {
+		return err
+	}
+	if live {
+		p.mu.Lock()
+		p.live.Retract()
+		p.mu.Unlock()
+		b.State = epoch.StateULERecovery
+	}
+	err = p.put(ctx, func(r *ledger.Record) {
+		setBook(r, b)
+		if t < end {
+			r.CutAt = r.StateEpoch
+		}
+	})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slog.Info("what was written once more is shown now", "v", p.tail.vEnd, "was", end, "cut", t, "gen", b.Log.Open().Gen)
+	p.live.Forget(0)
+	if live {
+		p.pending = &resumption{dst: p.dst, t: p.tail}
+		p.dropQueue()
+		p.phase = phaseAwait
+		p.wake.wake()
+		return nil
+	}
+	p.publish()
+	p.advance()
+	p.wake.wake()
+	return nil
+}
+
+// cleanerHold is told apart from what operators set by nobody having a reason
+// to: a ratio of 1 is never exceeded, so the cleaner leaves the topic alone.
+const (
+	cleanerRatio = "min.cleanable.dirty.ratio"
+	cleanerHold  = "1"
+)
+
+// missedTombstones asks for a shadow when the mirror was away from a compacted
+// source's end for longer than that keeps tombstones: what they deleted there
+// would live on here (M26). A log that never was at the end is still its first
+// copy, which can only be reported (toldLate).
+func (p *Partition) missedTombstones(r *regen, rec *ledger.Record, cp *ledger.Checkpoint) {
+	p.mu.Lock()
+	last := p.caught
+	p.mu.Unlock()
+	if cp != nil && cp.CaughtUp.After(last) {
+		last = cp.CaughtUp
+	}
+	if last.IsZero() || rec.Shadow != nil || r.hasRestart || r.rebuild != nil && !r.rebuild.keep {
+		return
+	}
+	if away := time.Since(last); epoch.TombstonesMissed(p.compacted, away.Milliseconds(), p.keepTombs.Milliseconds()) {
+		p.slog.Warn("the mirror was away for longer than the source keeps tombstones: the compacted topic is mirrored anew", "away", away, "delete.retention.ms", p.keepTombs.Milliseconds())
+		r.force, r.rebuild = true, &rebuild{}
+	}
+}

@@ -1,0 +1,417 @@
+package mirror
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// deadBehind are the physical offsets of dead records that lie behind live ones
+// and are followed by no live copy of themselves, so that a cleaner would keep
+// them instead (H1).
+func (s *site) deadBehind() (out []int64) {
+	s.t.Helper()
+	l := s.part().Log
+	w := l.Walk(l.Spans[0].VStart, true)
+	s.phys.mu.Lock()
+	defer s.phys.mu.Unlock()
+	live := false
+	dead := map[int64]epoch.Batch{}
+	for _, raw := range s.phys.log("t", 0).batches {
+		b := readHeader(raw)
+		at, v := w.Next(b)
+		switch {
+		case v == epoch.Live:
+			live = true
+			for p, d := range dead {
+				if d.Stamped && at.V <= d.V && d.V < at.VEnd {
+					delete(dead, p)
+				}
+			}
+		case live && b.Flags&epoch.FlagHidden == 0 && !b.Control:
+			dead[b.P] = b
+		}
+	}
+	for p := range dead {
+		out = append(out, p)
+	}
+	return out
+}
+
+// shadowed is a site B that mirrors a compacted topic of n batches, whose source
+// then has an unclean election that leaves it keep of them, and writes two more.
+func shadowed(t *testing.T, n, keep int) (a, b *site) {
+	a, b = newSite(t, "A"), newSite(t, "B")
+	b.compact = true
+	b.unclean.Store(true)
+	for range n {
+		a.write(1)
+	}
+	b.mirrors(a)
+	b.shows(offsets(0, n, 0))
+	return a, b
+}
+
+func uncleanElection(a *site, keep int64, e int32) {
+	a.phys.with("t", 0, func(l *fakeLog) { l.truncate(keep); l.epoch = e; l.chain = l.chain.Assign(e, l.end()) })
+}
+
+func offsets(from, to int, e int) string {
+	var out []string
+	for i := from; i < to; i++ {
+		out = append(out, fmt.Sprintf("%d(%d)", i, e))
+	}
+	return strings.Join(out, " ")
+}
+
+// H15: while a compacted topic is mirrored anew readers see the old log up to
+// the cut, whose end does not fall; then one ledger write switches. Everything
+// dead lies in front.
+func TestH15ShadowKeepsWhatIsShown(t *testing.T) {
+	a, b := shadowed(t, 6, 4)
+	gate, first := make(chan struct{}), true
+	b.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+		if s, _ := x.ReadStamp(); s.V == 2 && first && b.rec().Shadow != nil {
+			first = false
+			b.phys.mu.Unlock()
+			<-gate
+			b.phys.mu.Lock()
+		}
+		return 0, false
+	})
+	was := b.shownEpoch()
+	pairs := len(b.rec().Pairs)
+	uncleanElection(a, 4, 5)
+	a.write(1)
+	a.write(1)
+	b.meta()
+	eventually(t, "half of it", func() bool { return b.rec().Shadow != nil && b.end() >= 8 })
+	require.Equal(t, offsets(0, 4, 0), b.dump(), "the old log up to the cut")
+	require.Greater(t, b.shownEpoch(), was, "readers above the cut must look")
+	mid := b.shownEpoch()
+	require.Equal(t, epoch.StateMirroring, b.rec().State)
+	tail := b.part().Tail()
+	require.True(t, tail.Known)
+	require.Equal(t, int64(4), tail.VEnd, "the end shown is the cut's")
+	require.Equal(t, int64(4), tail.Position)
+	close(gate)
+	b.shows(offsets(0, 4, 0) + " 4(5) 5(5)")
+	require.Equal(t, a.content(), b.content())
+	require.Nil(t, b.rec().Shadow)
+	require.Greater(t, b.shownEpoch(), mid, "and rises with the switch")
+	require.Empty(t, b.deadBehind())
+	require.Len(t, b.rec().Pairs, pairs)
+	ule := false
+	for _, r := range b.store.written() {
+		ule = ule || r.State == epoch.StateULERecovery
+		if r.Shadow != nil {
+			require.Equal(t, int64(4), r.Log.Open().VStart, "the end shown never falls")
+		}
+	}
+	require.True(t, ule, "passes through ULE_RECOVERY")
+	a.write(1)
+	b.meta()
+	b.shows(offsets(0, 4, 0) + " 4(5) 5(5) 6(5)")
+}
+
+// H15: a crash at any ledger write or any append of the rebuild, or an owner
+// change, and the next one goes on. What is shown is always a prefix.
+func TestH15ShadowSurvivesCrashes(t *testing.T) {
+	for _, at := range []string{"put", "put landed", "append", "append landed"} {
+		for k := 1; k <= 6; k++ {
+			t.Run(fmt.Sprint(at, k), func(t *testing.T) {
+				a, b := shadowed(t, 5, 3)
+				n, died := 0, make(chan struct{})
+				die := func() bool {
+					if n++; n == k {
+						close(died)
+						return true
+					}
+					return n > k
+				}
+				switch at {
+				case "put", "put landed":
+					b.store.hook(func(*ledger.Record) error {
+						if !die() {
+							return nil
+						}
+						if at == "put" || n > k {
+							return errors.New("ledger down")
+						}
+						return ledger.ErrUnknownOutcome
+					})
+				default:
+					b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+						if b.rec().Shadow == nil || !die() {
+							return 0, false
+						}
+						if at == "append landed" && n == k {
+							x.SetBase(l.end(), l.epoch)
+							l.append(x)
+						}
+						return -1, true
+					})
+				}
+				uncleanElection(a, 3, 5)
+				a.write(1)
+				a.write(1)
+				b.meta()
+				select {
+				case <-died:
+				case <-time.After(time.Second): // fewer steps than that
+				}
+				if b.rec().Shadow != nil {
+					require.Equal(t, offsets(0, 3, 0), b.dump())
+				}
+				b.store.hook(nil)
+				b.phys.hook(nil)
+				b.run()
+				b.shows(offsets(0, 3, 0) + " 3(5) 4(5)")
+				eventually(t, "switched, clean", func() bool { return b.rec().Shadow == nil && len(b.deadBehind()) == 0 })
+				require.Equal(t, a.content(), b.content())
+			})
+		}
+	}
+}
+
+// H15: a second unclean election of the source in the middle, below and above
+// what is written anew so far.
+func TestH15SecondElectionMeanwhile(t *testing.T) {
+	for _, c := range []struct {
+		second int64
+		more   int
+	}{{1, 8}, {3, 8}, {5, 8}, {1, 2}, {4, 1}} { // also a source that ends below the first cut for good
+		second, more := c.second, c.more
+		t.Run(fmt.Sprint(second, more), func(t *testing.T) {
+			a, b := shadowed(t, 8, 6)
+			gate, first := make(chan struct{}), true
+			b.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+				if s, _ := x.ReadStamp(); s.V == 3 && first && b.rec().Shadow != nil {
+					first = false
+					b.phys.mu.Unlock()
+					<-gate
+					b.phys.mu.Lock()
+				}
+				return 0, false
+			})
+			uncleanElection(a, 6, 5)
+			a.write(1)
+			b.meta()
+			eventually(t, "half of it", func() bool { return b.rec().Shadow != nil && b.end() >= 11 })
+			uncleanElection(a, second, 9)
+			for range more {
+				a.write(1)
+			}
+			b.meta()
+			close(gate)
+			b.shows(offsets(0, int(second), 0) + " " + offsets(int(second), int(second)+more, 9))
+			eventually(t, "clean", func() bool { return b.rec().Shadow == nil && len(b.deadBehind()) == 0 })
+			require.Equal(t, a.content(), b.content())
+		})
+	}
+}
+
+// H15: the destination loses what is shown, or what is written anew, in the
+// middle: what is left is shown, and the end comes back with the switch.
+func TestH15DestinationLossMeanwhile(t *testing.T) {
+	for _, left := range []int64{2, 7, 9} {
+		t.Run(fmt.Sprint(left), func(t *testing.T) {
+			a, b := shadowed(t, 6, 5)
+			first := true
+			b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+				if s, _ := x.ReadStamp(); s.V == 4 && first && b.rec().Shadow != nil {
+					first = false
+					l.truncate(left)
+					l.epoch++
+					return -1, true
+				}
+				return 0, false
+			})
+			uncleanElection(a, 5, 5)
+			a.write(1)
+			b.meta()
+			eventually(t, "lost", func() bool { b.phys.mu.Lock(); defer b.phys.mu.Unlock(); return !first })
+			b.meta()
+			b.shows(offsets(0, 5, 0) + " 5(5)")
+			eventually(t, "clean", func() bool { return b.rec().Shadow == nil && len(b.deadBehind()) == 0 })
+			require.Equal(t, a.content(), b.content())
+			for _, r := range b.store.written() {
+				if r.Shadow != nil {
+					require.Equal(t, int64(5), r.Shadow.Target, "the end that was shown must come back before the switch")
+				}
+			}
+		})
+	}
+}
+
+// H1, TD-03: a compacted topic whose end is not clean can be stopped without
+// its source: what is shown is copied behind what is dead.
+func TestH1StopRepairsWithoutTheSource(t *testing.T) {
+	for name, dirt := range map[string]func(l *fakeLog) protocol.Batch{
+		"late copy": func(l *fakeLog) protocol.Batch {
+			x := append(protocol.Batch(nil), l.batches[2]...)
+			s, _ := x.ReadStamp()
+			s.Gen = 99 // of an owner of before
+			x.Restore(s.V, s.Epoch)
+			if x.WriteStamp(s) != nil {
+				panic("stamp")
+			}
+			return x
+		},
+		"of what was never mirrored": func(l *fakeLog) protocol.Batch {
+			x := rawBatch{base: 11, n: 1}.bytes()
+			if x.WriteStamp(protocol.Stamp{V: 11, Gen: 99}) != nil {
+				panic("stamp")
+			}
+			return x
+		},
+		"direct write": func(*fakeLog) protocol.Batch { return rawBatch{base: 0, n: 2}.bytes() },
+	} {
+		for _, crash := range []int{0, 1, 2, 3, 4} {
+			t.Run(fmt.Sprint(name, crash), func(t *testing.T) {
+				a, b := newSite(t, "A"), newSite(t, "B")
+				b.compact = true
+				for range 3 {
+					a.write(2)
+				}
+				a.phys.with("t", 0, func(l *fakeLog) { l.append(rawBatch{base: 6, n: 3, holes: true}.bytes()) })
+				b.mirrors(a)
+				eventually(t, "all of it", func() bool { return b.part().Tail().Position == 11 })
+				before := b.content()
+				b.phys.with("t", 0, func(l *fakeLog) {
+					x := dirt(l)
+					x.SetBase(l.end(), l.epoch)
+					l.append(x)
+				})
+				require.NotEmpty(t, b.deadBehind())
+				a.phys.close()
+				died := make(chan struct{})
+				n := 0
+				b.store.hook(func(*ledger.Record) error {
+					if n++; crash > 0 && n >= crash {
+						if n == crash {
+							close(died)
+						}
+						return errors.New("ledger down")
+					}
+					return nil
+				})
+				b.want(epoch.StateStopped)
+				if crash > 0 {
+					select {
+					case <-died:
+					case <-time.After(2 * time.Second):
+					}
+					require.Equal(t, before, b.content(), "readers see all of it meanwhile")
+					b.store.hook(nil)
+					b.run()
+				}
+				b.is(epoch.StateStopped)
+				require.Equal(t, before, b.content())
+				require.Empty(t, b.deadBehind())
+				require.Nil(t, b.rec().Shadow)
+				require.Equal(t, int64(11), b.rec().Log.Open().VStart, "LMO")
+			})
+		}
+	}
+}
+
+// TD-03: a stop while a topic is mirrored anew, and the source is gone: what is
+// shown becomes the log, native records of before too.
+func TestStopWhileMirroredAnew(t *testing.T) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	a.compact, b.compact = true, true
+	a.write(2)
+	a.write(1)
+	b.mirrors(a)
+	b.shows("0(0) 1(0) 2(0)")
+	b.stopped()
+	b.write(1)
+	a.write(1) // never mirrored
+	a.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+		if s, _ := x.ReadStamp(); s.V == 2 && a.rec().Shadow != nil && !a.rec().Shadow.Local {
+			return 7, true // REQUEST_TIMED_OUT for ever: not before the stop
+		}
+		return 0, false
+	})
+	a.mirrors(b)
+	eventually(t, "begun", func() bool { return a.part() != nil && a.rec().Shadow != nil && a.rec().State == epoch.StateMirroring })
+	require.Equal(t, "0(0) 1(0) 2(0)", a.dump(), "up to the cut")
+	shown := a.content()
+	a.want(epoch.StateStopped)
+	a.is(epoch.StateStopped)
+	require.Equal(t, shown, a.content())
+	require.Empty(t, a.deadBehind())
+	require.Nil(t, a.rec().Shadow)
+	require.Equal(t, int64(3), a.rec().Log.Open().VStart)
+	// And the pair of the two is still good: it goes on as if nothing had been.
+	a.phys.hook(nil)
+	a.want(epoch.StateMirroring)
+	a.shows("0(0) 1(0) 2(0) 3(1)")
+	require.Equal(t, b.content(), a.content())
+}
+
+// M26: a mirror that was away from a compacted source for longer than that keeps
+// tombstones mirrors anew; one that was not, and cuts nothing, does not.
+func TestM26TombstonesMissed(t *testing.T) {
+	for _, away := range []time.Duration{time.Hour, 25 * time.Hour} {
+		t.Run(away.String(), func(t *testing.T) {
+			a, b := newSite(t, "A"), newSite(t, "B")
+			b.compact = true
+			a.write(1)
+			a.write(1)
+			b.mirrors(a)
+			b.shows("0(0) 1(0)")
+			var cps []ledger.Checkpoint
+			eventually(t, "checkpoint", func() bool {
+				cps = append(cps, b.eng.Checkpoints()...)
+				return len(cps) > 0 && !cps[len(cps)-1].CaughtUp.IsZero()
+			})
+			b.stop()
+			cp := cps[len(cps)-1]
+			cp.CaughtUp = time.Now().Add(-away)
+			b.store.checkpoint(cp)
+			// Offset 0's key was deleted there, and the tombstone is gone too.
+			a.phys.with("t", 0, func(l *fakeLog) { l.batches = l.batches[1:] })
+			a.write(1)
+			b.run()
+			if away > 24*time.Hour {
+				b.shows("1(0) 2(0)")
+				require.Equal(t, a.content(), b.content())
+				eventually(t, "clean", func() bool { return b.rec().Shadow == nil })
+				require.Empty(t, b.deadBehind())
+				return
+			}
+			b.shows("0(0) 1(0) 2(0)")
+			for _, r := range b.store.written() {
+				require.Nil(t, r.Shadow)
+			}
+		})
+	}
+}
+
+// A short failback of a compacted topic that cuts nothing copies nothing.
+func TestStartOnCompactedTopicWithoutCut(t *testing.T) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	a.compact, b.compact = true, true
+	a.write(2)
+	b.mirrors(a)
+	b.shows("0(0) 1(0)")
+	b.stopped()
+	b.write(1)
+	a.mirrors(b)
+	a.shows("0(0) 1(0) 2(1)")
+	require.Equal(t, b.content(), a.content())
+	for _, r := range a.store.written() {
+		require.Nil(t, r.Shadow)
+	}
+	require.Equal(t, int64(3), a.end(), "nothing was written twice")
+}
