@@ -167,7 +167,8 @@ func (w *shadowWorld) dirty(l *Log, ahead int64) (copies, foreign bool, lowest i
 }
 
 func (w *shadowWorld) beside(s ShadowStart, t int64, cut bool) {
-	b, err := w.b, error(nil)
+	b := w.b
+	var err error
 	s.PEnd, s.PEpoch = w.pEnd, w.pe
 	if b.Shadow == nil || cut {
 		b, err = b.Cut(CutTo{T: t, VEnd: w.end, PEnd: w.pEnd, PEpoch: w.pe, Gen: w.gen(-1)})

@@ -7,6 +7,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
 // A compacted topic that is mirrored once more beside what is shown (H1, H15):
@@ -275,4 +276,45 @@ func (p *Partition) missedTombstones(r *regen, rec *ledger.Record, cp *ledger.Ch
 		p.slog.Warn("the mirror was away for longer than the source keeps tombstones: the compacted topic is mirrored anew", "away", away, "delete.retention.ms", p.keepTombs.Milliseconds())
 		r.force, r.rebuild = true, &rebuild{}
 	}
+}
+
+// stretch is a physical range that somebody else wrote, in front of a batch of
+// ours that begins at virtual offset v.
+type stretch struct{ from, to, v int64 }
+
+// inspect looks at what was written into a compacted topic (H1).
+func (p *Partition) inspect(ctx context.Context) error {
+	p.mu.Lock()
+	s, dst, chain := p.todo.inspect, p.dst, p.log.Chain
+	p.mu.Unlock()
+	var dead *rebuild
+	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
+		return readBatches(ctx, c, dst, p.topic, p.partition, s.from, s.to, func(raw protocol.Batch) error {
+			dead = dead.merge(deadBehind(chain, readHeader(raw), s.from, s.v))
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.todo.inspect == s {
+		p.todo.inspect = nil
+		if dead != nil {
+			p.slog.Warn("on this compacted topic something was written behind mirrored records, and the cleaner would keep it instead", "from", s.from, "to", s.to)
+			p.doubt("dead_behind", regen{force: true, rebuild: dead})
+		}
+	}
+	return nil
+}
+
+// deadBehind is what a batch at or behind physical offset p of a compacted topic
+// asks for that won't be followed by live copies of its records, which are
+// mirrored from v on (H1: the cleaner keeps the later copy); nil: nothing.
+func deadBehind(chain epoch.Chain, b epoch.Batch, p, v int64) *rebuild {
+	if b.P < p || b.Control || b.Stamped && (b.V >= v || b.Flags&epoch.FlagHidden != 0) {
+		return nil
+	}
+	return &rebuild{keep: b.Stamped && chain.At(b.V) == b.Epoch, from: b.V}
 }

@@ -261,8 +261,8 @@ func TestH1StopRepairsWithoutTheSource(t *testing.T) {
 			s, _ := x.ReadStamp()
 			s.Gen = 99 // of an owner of before
 			x.Restore(s.V, s.Epoch)
-			if x.WriteStamp(s) != nil {
-				panic("stamp")
+			if err := x.WriteStamp(s); err != nil {
+				panic(err)
 			}
 			return x
 		},
@@ -279,6 +279,7 @@ func TestH1StopRepairsWithoutTheSource(t *testing.T) {
 			t.Run(fmt.Sprint(name, crash), func(t *testing.T) {
 				a, b := newSite(t, "A"), newSite(t, "B")
 				b.compact = true
+				b.unclean.Store(true) // batches stay apart
 				for range 3 {
 					a.write(2)
 				}
