@@ -330,6 +330,7 @@ func TestH1StopRepairsWithoutTheSource(t *testing.T) {
 func TestStopWhileMirroredAnew(t *testing.T) {
 	a, b := newSite(t, "A"), newSite(t, "B")
 	a.compact, b.compact = true, true
+	a.unclean.Store(true) // batches stay apart
 	a.write(2)
 	a.write(1)
 	b.mirrors(a)
