@@ -331,6 +331,7 @@ func TestStopWhileMirroredAnew(t *testing.T) {
 	a, b := newSite(t, "A"), newSite(t, "B")
 	a.compact, b.compact = true, true
 	a.unclean.Store(true) // batches stay apart
+	b.unclean.Store(true)
 	a.write(2)
 	a.write(1)
 	b.mirrors(a)
