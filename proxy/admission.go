@@ -48,6 +48,10 @@ func (p *Proxy) sessionClosed(ip netip.Addr, reason CloseReason) {
 	}
 	p.open.Add(-1)
 	p.m.closed[reason].Inc()
+	select {
+	case p.engine.gone <- struct{}{}: // for drain
+	default:
+	}
 }
 
 // ipOf is the address that a connection's limit is counted by; the zero Addr

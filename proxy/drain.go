@@ -8,6 +8,10 @@ import (
 // drainPace is the time over which closings are spread, for each connection.
 const drainPace = 50 * time.Millisecond
 
+// drainLinger is how long a client may take to notice that its connection was
+// closed in order; an idle one may notice only when it has something to send.
+const drainLinger = time.Second
+
 // drain ends all sessions in order, at most limits.DrainTimeout long, and
 // returns when the last one is gone: each one ends at its own moment, so that
 // the clients don't all come to the other instances at once; many of them within
@@ -35,9 +39,18 @@ func (p *Proxy) drain() {
 	}
 	hard := time.NewTimer(timeout)
 	defer hard.Stop()
+	var grace <-chan time.Time
 	for p.open.Load() > 0 || p.engine.connections() > 0 {
+		if grace == nil && p.open.Load() == 0 {
+			grace = time.After(drainLinger)
+		}
 		select {
 		case <-p.engine.gone:
+		case <-grace:
+			if held, _ := p.engine.held(); held == 0 {
+				return
+			}
+			grace = nil // something is still on its way
 		case <-hard.C:
 			p.log.Warn("drain timed out, closing what is left", "connections", p.open.Load())
 			return
