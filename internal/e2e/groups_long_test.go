@@ -23,7 +23,7 @@ func TestGroupsWhileCopying(t *testing.T) {
 	src, dst := kafka.Source(t), destination(t, 1)
 	ctx := withTimeout(t, 5*time.Minute)
 	const topic, records, at = "copying", 1000, 500
-	require.NoError(t, content.CreateTopic(ctx, src.Bootstrap(), topic, 1, nil))
+	require.NoError(t, content.CreateTopic(ctx, src.Bootstrap(), topic, 1, map[string]string{"retention.ms": "-1"}))
 	for i := range int64(records) {
 		_, err := content.Produce(ctx, src.Bootstrap(), topic, 0, content.Batch(1_700_000_000_000+i, "k", "v"))
 		require.NoError(t, err)
@@ -33,24 +33,25 @@ func TestGroupsWhileCopying(t *testing.T) {
 		Source: src, Destination: dst, Include: []string{topic},
 		Mirror: []string{"groups: {interval: 1s}", "fetch_partition_max_bytes: 100", "fetch_max_bytes: 100"},
 	})
-	check := func() {
+	check := func() int64 {
 		here, _ := committedOffset(ctx, t, dst.Bootstrap(), "copying-g", topic)
 		end, err := kadm.NewClient(groupClient(t, l.Bootstrap())).ListEndOffsets(ctx, topic)
 		require.NoError(t, err)
 		o, ok := end.Lookup(topic, 0)
-		require.True(t, ok)
-		if o.Err == nil {
-			require.LessOrEqual(t, here, o.Offset)
-			require.LessOrEqual(t, here, int64(at))
+		if !ok || o.Err != nil {
+			return 0 // not there yet
 		}
+		require.LessOrEqual(t, here, o.Offset)
+		require.LessOrEqual(t, here, int64(at))
 		t.Logf("group at %d, end at %d", here, o.Offset)
+		return o.Offset
 	}
-	for range 5 {
-		for range 4 {
-			time.Sleep(300 * time.Millisecond)
-			check()
+	for i := range int64(5) {
+		for check() < 150*(i+1) {
+			time.Sleep(20 * time.Millisecond)
 		}
 		l.Restart()
+		check()
 	}
 	l.WaitGroup(ctx, topic, "copying-g", "synced", at)
 	check()
@@ -61,7 +62,7 @@ func TestFourThousandGroups(t *testing.T) {
 	src, dst := kafka.Source(t), destination(t, 1)
 	ctx := withTimeout(t, 10*time.Minute)
 	const topic, groups = "many-groups", 4000
-	require.NoError(t, content.CreateTopic(ctx, src.Bootstrap(), topic, 2, nil))
+	require.NoError(t, content.CreateTopic(ctx, src.Bootstrap(), topic, 2, map[string]string{"retention.ms": "-1"}))
 	for i := range int64(200) {
 		_, err := content.Produce(ctx, src.Bootstrap(), topic, int32(i%2), content.Batch(1_700_000_000_000+i, "k", "v"))
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,11 +11,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lockstep-kafka/lockstep/internal/e2e"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/clients"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/content"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka/oracle"
 )
 
 func groupClient(t *testing.T, bootstrap string, opts ...kgo.Opt) *kgo.Client {
@@ -79,12 +82,29 @@ func TestGroupsFollow(t *testing.T) {
 	read := func(c consumer, bootstrap string) clients.Read {
 		return clients.Read{Bootstrap: bootstrap, Topic: topic, From: "group", Group: c.group, Subscribe: true, Commit: true, Set: c.set, Timeout: 30 * time.Second}
 	}
-	for _, c := range consumers {
-		r := read(c, src.Bootstrap())
-		r.Max = 9
-		got, err := c.Read(ctx, r)
-		require.NoError(t, err, c.group)
-		require.Len(t, got.Recs, 9, c.group)
+	// All at once: most of their time is starting up.
+	readAll := func(change func(c consumer, r *clients.Read)) map[string][]oracle.Rec {
+		results := make([]clients.Result, len(consumers))
+		var g errgroup.Group
+		for i, c := range consumers {
+			r := read(c, src.Bootstrap())
+			change(c, &r)
+			g.Go(func() (err error) {
+				if results[i], err = c.Read(ctx, r); err != nil {
+					err = fmt.Errorf("%s: %w", c.group, err)
+				}
+				return err
+			})
+		}
+		require.NoError(t, g.Wait())
+		out := map[string][]oracle.Rec{}
+		for i, c := range consumers {
+			out[c.group] = results[i].Recs
+		}
+		return out
+	}
+	for group, recs := range readAll(func(_ consumer, r *clients.Read) { r.Max = 9 }) {
+		require.Len(t, recs, 9, group)
 	}
 	commitOffset(ctx, t, src.Bootstrap(), "followed-zero", topic, 0, -1) // below the log start
 	commitOffset(ctx, t, src.Bootstrap(), "followed-not", topic, after, -1)
@@ -135,23 +155,18 @@ func TestGroupsFollow(t *testing.T) {
 	require.Equal(t, after+3, at)
 	end := all[len(all)-1].Offset + 1
 	put(ctx, t, l.Bootstrap(), topic, end, "local")
-	for _, c := range consumers {
-		from := after
-		switch c.Name {
-		case "franz-go":
-			from++
-		case "librdkafka":
-			from += 3
-		}
-		r := read(c, l.Bootstrap())
+	next := map[string]int64{"java": after, "librdkafka": after + 3, "franz-go": after + 1}
+	resumed := readAll(func(c consumer, r *clients.Read) {
+		r.Bootstrap = l.Bootstrap()
 		r.Reset = "latest" // nothing must have to fall back on it
-		r.Expect = int(end + 1 - from)
+		r.Expect = int(end + 1 - next[c.Name])
 		r.Max = r.Expect
-		got, err := c.Read(ctx, r)
-		require.NoError(t, err, c.group)
-		require.Len(t, got.Recs, r.Expect, c.group)
-		require.Equal(t, from, got.Recs[0].Offset, c.group)
-		require.Equal(t, end, got.Recs[len(got.Recs)-1].Offset, c.group)
+	})
+	for _, c := range consumers {
+		got := resumed[c.group]
+		require.Len(t, got, int(end+1-next[c.Name]), c.group)
+		require.Equal(t, next[c.Name], got[0].Offset, c.group)
+		require.Equal(t, end, got[len(got)-1].Offset, c.group)
 	}
 	// STOPPED: whatever the source says, the groups of here go their own way.
 	commitOffset(ctx, t, src.Bootstrap(), "followed-java", topic, end, -1)
