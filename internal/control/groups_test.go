@@ -10,8 +10,10 @@ import (
 func TestGroupsSelection(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	rows := []Group{
-		{Mirror: "a", Group: "g1", Topic: "t", Synced: now.Add(-3 * time.Second)}, {Mirror: "a", Group: "g2", Topic: "u"},
-		{Mirror: "b", Group: "g1", Topic: "t"}, {Mirror: "a", Group: "shared", Partition: -1},
+		{Mirror: "a", Group: "g1", Topic: "t", Synced: now.Add(-3 * time.Second)},
+		{Mirror: "a", Group: "g2", Topic: "u"},
+		{Mirror: "b", Group: "g1", Topic: "t"},
+		{Mirror: "a", Group: "shared", Partition: -1},
 	}
 	s := New(Options{Now: func() time.Time { return now }, Groups: func(keep func(mirror, group, topic string) bool) (out []Group) {
 		for _, r := range rows {
