@@ -52,9 +52,9 @@ func (l *Log) NativeLost(broker Chain, pEnd int64) *Repair {
 // the end of the last live batch below r.P, from a Recovery with PEnd = r.P.
 // Pairs stay: phase two finds the loss by epoch, and it is an unclean election
 // of this cluster (H4). Nothing was lost that a wider span would keep, so the
-// epoch rises only as far as it must.
+// epoch rises by 1, or as far as it must.
 func (b Book) Repair(r Repair, vEnd int64) (Book, error) {
-	n, err := b.Log.OpenNative(max(vEnd, b.Log.Start), r.P, r.PEpoch, 0)
+	n, err := b.Log.OpenNative(max(vEnd, b.Log.Start), r.P, r.PEpoch, 1)
 	if err != nil {
 		return b, err
 	}

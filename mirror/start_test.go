@@ -298,4 +298,11 @@ func TestEpochFencingState(t *testing.T) {
 	})
 	b.meta()
 	b.shows("0(0) 1(40)")
+	var states []epoch.State
+	for _, r := range b.store.written() {
+		if n := len(states); n == 0 || states[n-1] != r.State {
+			states = append(states, r.State)
+		}
+	}
+	require.Equal(t, []epoch.State{epoch.StateEpochFencing, epoch.StateMirroring}, states[len(states)-2:], "two writes")
 }

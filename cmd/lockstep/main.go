@@ -40,7 +40,7 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(
 		serveCommand(), checkCommand(), demoCommand(), versionCommand(),
-		listCommand(), describeCommand(), statusCommand(), aclsCommand(), setCommand(),
+		listCommand(), describeCommand(), statusCommand(), aclsCommand(), setCommand(), instancesCommand(), forgetCommand(),
 		startCommand(), stopCommand(), pauseCommand(), resumeCommand(), recoverCommand(), deleteCommand(),
 		divergedCommand(), referenceCommand(),
 	)

@@ -62,6 +62,15 @@ func API(s *control.Service) map[string]http.HandlerFunc {
 		"GET /v1/instances": func(w http.ResponseWriter, _ *http.Request) {
 			answer(w, map[string]any{"instances": s.Instances()}, nil)
 		},
+		"POST /v1/instances/forget": func(w http.ResponseWriter, r *http.Request) {
+			var req control.ForgetRequest
+			if err := read(w, r, &req); err != nil {
+				answer(w, nil, err)
+				return
+			}
+			res, err := s.Forget(r.Context(), req)
+			answer(w, res, err)
+		},
 		"POST /v1/commands": func(w http.ResponseWriter, r *http.Request) {
 			var req control.Request
 			if err := read(w, r, &req); err != nil {

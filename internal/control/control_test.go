@@ -374,3 +374,36 @@ func TestStartOfAnUnknownTopic(t *testing.T) {
 	_, err = s.do(Request{Verb: Start, Selection: Selection{Mirror: "dc1", Topics: []string{"nowhere"}}})
 	require.Equal(t, NotFound, kind(t, err))
 }
+
+// An instance that is gone for good is forgotten, and nothing waits for it any
+// more; one that may still serve is not (H10).
+func TestForget(t *testing.T) {
+	s := newStand(t)
+	now := time.Now()
+	s.partition("orders", 0, epoch.StateLogAlignment)
+	s.partition("orders", 1, epoch.StateULERecovery)
+	s.partition("zoo", 0, epoch.StateMirroring)
+	for id, lease := range map[string]time.Time{"gone": now.Add(-time.Minute), "late": now.Add(-ledger.RequestTimeout / 2), "here": now.Add(time.Minute)} {
+		require.NoError(t, s.writer.PutInstance(t.Context(), &ledger.Instance{ID: id, Started: now, Lease: lease, ServesUntil: lease}))
+	}
+	require.Eventually(t, func() bool { return len(s.svc.Instances()) == 3 }, 5*time.Second, 10*time.Millisecond)
+	awaited := map[string]int{}
+	for _, i := range s.svc.Instances() {
+		awaited[i.ID] = i.AwaitedCount
+		require.Equal(t, int64(-1), i.Behind)
+	}
+	require.Equal(t, 2, awaited["here"])
+	require.Equal(t, 2, awaited["late"])
+	for _, id := range []string{"here", "late"} {
+		_, err := s.svc.Forget(t.Context(), ForgetRequest{Instance: id})
+		require.Equal(t, Refused, kind(t, err), id)
+	}
+	_, err := s.svc.Forget(t.Context(), ForgetRequest{Instance: "nobody"})
+	require.Equal(t, NotFound, kind(t, err))
+	_, err = s.svc.Forget(t.Context(), ForgetRequest{})
+	require.Equal(t, BadRequest, kind(t, err))
+	got, err := s.svc.Forget(t.Context(), ForgetRequest{Instance: "gone"})
+	require.NoError(t, err)
+	require.Equal(t, "gone", got.ID)
+	require.Eventually(t, func() bool { return len(s.svc.Instances()) == 2 }, 5*time.Second, 10*time.Millisecond)
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
@@ -62,17 +61,6 @@ type MirrorStatus struct {
 	// ConfiguredDifferently are other instances whose configuration of this
 	// mirror differs, with the keys.
 	ConfiguredDifferently map[string][]string `json:"configured_differently,omitempty"`
-}
-
-// Instance is a registered Lockstep.
-type Instance struct {
-	ID      string    `json:"id"`
-	Version string    `json:"version,omitempty"`
-	Address string    `json:"address,omitempty"`
-	Started time.Time `json:"started"`
-	Lease   time.Time `json:"lease"`
-	Live    bool      `json:"live"`
-	Self    bool      `json:"self"`
 }
 
 // Partitions describes the selected partitions, sorted by topic and number.
@@ -223,16 +211,4 @@ func (s *Service) Mirrors(ctx context.Context) ([]MirrorStatus, error) {
 	}
 	slices.SortFunc(out, func(a, b MirrorStatus) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
-}
-
-// Instances are the registered instances, by id.
-func (s *Service) Instances() []Instance {
-	var out []Instance
-	for _, i := range s.o.View.Instances() {
-		out = append(out, Instance{
-			ID: i.ID, Version: i.Version, Address: i.Address, Started: i.Started, Lease: i.Lease,
-			Live: s.o.Now().Before(i.Lease), Self: i.ID == s.o.ID,
-		})
-	}
-	return out
 }
