@@ -12,7 +12,7 @@ PKG     := github.com/lockstep-kafka/lockstep
 kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
 unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
 
-.PHONY: help build demo test test-unit test-long fuzz bench bench-full bench-proxy bench-docs bench-micro fmt fmt-check lint docs docs-check check tools clean
+.PHONY: help build demo test test-unit test-long fuzz bench bench-full bench-proxy bench-docs bench-micro haproxy fmt fmt-check lint docs docs-check check tools clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,8 +53,13 @@ bench: ## Lockstep beside what people would use instead, on real brokers: at mos
 bench-full: ## All of the bench, each part for longer: hours
 	BENCH=full go run ./bench -docs docs
 
-bench-proxy: ## The proxy alone beside HAProxy, direct, and the proxies of BENCH_PROXY_ADDR=name=host:port,…
+bench-proxy: haproxy ## The proxy alone beside HAProxy, direct, and the proxies of BENCH_PROXY_ADDR=name=host:port,…
 	BENCH=proxy go run ./bench -docs docs
+
+# A peer of bench-proxy. Without it, and without the rights to install it, the bench names it as left out.
+haproxy:
+	@[ -x /usr/sbin/haproxy ] || command -v haproxy >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+	{ apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends haproxy; } || true
 
 bench-docs: ## Write docs/benchmarks.md and its charts from bench/results
 	go run ./bench -only-docs -docs docs

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -80,4 +82,39 @@ func TestErrorsOfOnePeer(t *testing.T) {
 	}
 	u := &suite{broken: func() error { return errors.New("a broker died\n--- last lines") }}
 	require.ErrorContains(t, u.went(t.Context(), &scenario.Scenario{}, "peer", errors.New("x")), "last lines")
+}
+
+// A round's time is reckoned without the peers that only take part in earlier
+// ones.
+func TestNextRound(t *testing.T) {
+	s := &scenario.Scenario{Runs: []scenario.Run{{Peer: "a"}, {Peer: "b"}, {Peer: "slow", MaxRounds: 1}, {Peer: "b"}}}
+	spent := map[string]time.Duration{"a": time.Second, "b": 2 * time.Second, "slow": time.Minute}
+	require.Equal(t, 63*time.Second, nextRound(s, 0, spent))
+	require.Equal(t, 3*time.Second, nextRound(s, 1, spent))
+}
+
+// docs/benchmarks.md is what the results say, and nobody edits it by hand.
+func TestPageIsOfTheResults(t *testing.T) {
+	docs := t.TempDir()
+	require.NoError(t, writeDocs(settings{results: "results", docs: docs}))
+	for _, name := range []string{"benchmarks.md", "benchmarks"} {
+		want, err := os.Stat(filepath.Join(docs, name))
+		require.NoError(t, err)
+		if want.IsDir() {
+			made, err := os.ReadDir(filepath.Join(docs, name))
+			require.NoError(t, err)
+			have, err := os.ReadDir(filepath.Join("..", "docs", name))
+			require.NoError(t, err)
+			require.Len(t, have, len(made))
+			for i := range made {
+				require.Equal(t, made[i].Name(), have[i].Name())
+			}
+			continue
+		}
+		made, err := os.ReadFile(filepath.Join(docs, name))
+		require.NoError(t, err)
+		have, err := os.ReadFile(filepath.Join("..", "docs", name))
+		require.NoError(t, err)
+		require.Equal(t, string(made), string(have), "run make bench-docs")
+	}
 }

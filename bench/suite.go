@@ -67,7 +67,7 @@ func measureAll(ctx context.Context, s settings) error {
 			profiles = abs
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.budget-s.budget/20, errBudget)
+	ctx, cancel := context.WithTimeoutCause(ctx, u.usable(), errBudget)
 	defer cancel()
 	var err error
 	u.lab, err = lab.Open(ctx, lab.Options{Acks: s.acks, Scale: s.scale, ProfileDir: profiles, Upstream: s.upstream, Logf: func(format string, args ...any) {
@@ -129,7 +129,7 @@ func (u *suite) scenarios(ctx context.Context) error {
 
 // reserve is time for the scenarios to come: what is not spent is shared.
 func (u *suite) reserve(rest []*scenario.Scenario) time.Duration {
-	return time.Duration(len(rest)) * u.s.budget / 30
+	return time.Duration(len(rest)) * u.s.budget / 36
 }
 
 func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, reserve time.Duration) error {
@@ -144,15 +144,17 @@ func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, reserve time
 			return u.went(ctx, s, "its preparation", err)
 		}
 	}
-	gone := map[string]bool{}
+	gone, spent := map[string]bool{}, map[string]time.Duration{}
 	for round := range s.Rounds {
-		began := time.Now()
+		turn := map[string]time.Duration{}
 		for _, r := range s.Order(round) {
 			if gone[r.Peer] || ctx.Err() != nil {
 				continue
 			}
-			load := measure.Load()
+			load, began := measure.Load(), time.Now()
 			samples, err := r.Do(ctx, round)
+			turn[r.Peer] += time.Since(began)
+			spent[r.Peer] = turn[r.Peer]
 			for _, x := range samples {
 				x.Round, x.Peer, x.Load = round+1, r.Peer, load
 				s.Samples = append(s.Samples, x)
@@ -166,14 +168,29 @@ func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, reserve time
 				return err
 			}
 		}
-		took := time.Since(began)
-		if left := u.s.budget - u.s.budget/20 - time.Since(u.began); round+1 < s.Rounds && took+reserve > left {
+		if round+1 < s.Rounds && nextRound(s, round+1, spent)+reserve > u.usable()-time.Since(u.began) {
 			s.LeftOut = append(s.LeftOut, fmt.Sprintf("rounds %d to %d, for want of time", round+2, s.Rounds))
 			return nil
 		}
 	}
 	return nil
 }
+
+// nextRound is how long a round will take, by what its peers took before.
+func nextRound(s *scenario.Scenario, round int, spent map[string]time.Duration) (d time.Duration) {
+	counted := map[string]bool{}
+	for _, r := range s.Order(round) {
+		if !counted[r.Peer] {
+			counted[r.Peer] = true
+			d += spent[r.Peer]
+		}
+	}
+	return d
+}
+
+// usable is the time for measuring: some is kept for compiling before, and for
+// the report behind it.
+func (u *suite) usable() time.Duration { return u.s.budget * 92 / 100 }
 
 // went sorts out an error: a peer that isn't there or failed is left out by
 // name; without a broker nothing goes on.

@@ -30,6 +30,8 @@ type Lab struct {
 	ProfileDir      string  // for Lockstep's CPU profiles; empty: none
 	Logf            func(format string, args ...any)
 
+	Warm bool // both brokers have worked already
+
 	ports    *testkafka.Ports
 	profiles int
 }

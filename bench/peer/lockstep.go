@@ -74,6 +74,9 @@ func StartLockstep(ctx context.Context, l *lab.Lab, o LockstepOptions) (_ *Locks
 	defer cancel()
 	for ls.get(wait, "/readyz") == "" {
 		if err := ls.Ended(); err != nil {
+			if o.Extra != "" && strings.Contains(err.Error(), "unknown key") {
+				return nil, fmt.Errorf("Lockstep with %q: %w in this build", o.Extra, ErrMissing)
+			}
 			return nil, err
 		}
 		if err := lab.Sleep(wait, 20*time.Millisecond); err != nil {

@@ -79,7 +79,7 @@ func (s *Scenario) bars(p *plot.Plot) (vg.Length, error) {
 			names[at] = r.kase + ": " + r.peer
 		}
 		// Viewers without the font that was measured with take a wider one.
-		names[at] += strings.Repeat(" ", 3+len(names[at])/2)
+		names[at] += strings.Repeat(" ", 2+len(names[at])/3)
 		if _, ok := peers[r.peer]; !ok {
 			peers[r.peer] = len(peers)
 		}

@@ -112,6 +112,10 @@ func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
 			if err != nil {
 				return err
 			}
+			if l.Warm {
+				return nil
+			}
+			l.Warm = true
 			return warm(ctx, l, data)
 		},
 	}

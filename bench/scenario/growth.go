@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/lockstep-kafka/lockstep/bench/lab"
@@ -23,43 +24,69 @@ func growth(l *lab.Lab, o Options) []*Scenario {
 		}
 		return core
 	}
-	return []*Scenario{
-		grows(l, o, "growth-partitions", "Growth: partitions", "partitions", "seconds", []string{"seconds", "cpu_s", "rss_mb"},
-			"A topic with so many partitions and one batch of 16 KiB in each, from the start of Lockstep until all is mirrored; making the topic on the destination included.",
-			pick([]int{10, 100, 1000}, []int{10, 100, 500, 1000, 2000, 5000}), manyPartitions),
-		grows(l, o, "growth-batch", "Growth: records in a batch", "records in a batch", "mb_s", []string{"mb_s", "cpu_s_gb", "rss_mb"},
-			"Catch-up of 1 KiB records in batches of so many, 4 partitions.",
-			pick([]int{1, 16, 256}, []int{1, 4, 16, 64, 256, 1000}), batchSize),
-		grows(l, o, "growth-spans", "Growth: spans and generations", "failovers before", "stop_s", []string{"stop_s", "start_s", "consume_mb_s", "rss_mb"},
-			"A topic that was stopped and started so many times, with some records mirrored in between: each time adds a native span and a generation. Then `stop`, `start`, and reading all of it through the proxy.",
-			pick([]int{1, 8}, []int{1, 4, 16, 64, 256}), spans),
-		grows(l, o, "growth-connections", "Growth: connections", "connections", "rss_mb", []string{"seconds", "rss_mb", "cpu_s"},
-			"So many clients connect through the proxy one after the other, ask for its versions, and stay.",
-			pick([]int{1, 10, 100, 1000}, []int{1, 10, 100, 500, 1000, 2000}), connections),
+	var out []*Scenario
+	for _, q := range []quantity{
+		{
+			name: "growth-partitions", title: "Growth: partitions", axis: "partitions", chart: "seconds", metrics: []string{"seconds", "cpu_s", "rss_mb"},
+			about: "A topic with so many partitions and one batch of 16 KiB in each, from the start of Lockstep until all is mirrored; making the topic on the destination included.",
+			xs:    pick([]int{10, 100, 1000}, []int{10, 100, 500, 1000, 2000, 5000}), do: manyPartitions,
+		},
+		{
+			name: "growth-batch", title: "Growth: records in a batch", axis: "records in a batch", chart: "mb_s", metrics: []string{"mb_s", "cpu_s_gb", "rss_mb"},
+			about: "Catch-up of 1 KiB records in batches of so many, 4 partitions.",
+			xs:    pick([]int{1, 16, 256}, []int{1, 4, 16, 64, 256, 1000}), fixed: true, do: batchSize,
+		},
+		{
+			name: "growth-spans", title: "Growth: spans and generations", axis: "failovers before", chart: "stop_s", metrics: []string{"stop_s", "start_s", "consume_mb_s", "rss_mb"},
+			about: "A topic that was stopped and started so many times, with some records mirrored in between: each time adds a native span and a generation. Then `stop`, `start`, and reading all of it through the proxy.",
+			xs:    pick([]int{1, 8}, []int{1, 4, 16, 64, 256}), do: spans,
+		},
+		{
+			name: "growth-connections", title: "Growth: connections", axis: "connections", chart: "idle_rss_mb", metrics: []string{"seconds", "idle_rss_mb", "cpu_s"},
+			about: "So many clients connect through the proxy one after the other, ask for its versions, and stay.",
+			xs:    pick([]int{1, 10, 100, 1000}, []int{1, 10, 100, 500, 1000, 2000}), do: connections,
+		},
+		{
+			name: "growth-groups", title: "Growth: consumer groups", axis: "groups", chart: "seconds", metrics: []string{"seconds", "cpu_s", "rss_mb"},
+			about: "So many consumer groups with committed offsets in 4 partitions, from the start of Lockstep until all of them are on the destination (`groups.interval` 1 s).",
+			xs:    pick([]int{10, 100, 1000}, []int{10, 100, 1000, 10_000}), do: manyGroups,
+		},
+	} {
+		out = append(out, grows(l, o, q))
 	}
+	return out
+}
+
+// quantity is something that grows.
+type quantity struct {
+	name, title, about, axis, chart string
+	metrics                         []string
+	xs                              []int
+	fixed                           bool // not to be scaled
+	do                              func(ctx context.Context, l *lab.Lab, profile string, x int) (map[string]float64, error)
 }
 
 // grows makes a scenario of Lockstep alone with a sample for each x.
-func grows(l *lab.Lab, o Options, name, title, axis, chart string, metrics []string, about string, xs []int,
-	do func(ctx context.Context, l *lab.Lab, profile string, x int) (map[string]float64, error),
-) *Scenario {
+func grows(l *lab.Lab, o Options, q quantity) *Scenario {
 	return &Scenario{
-		Scenario: report.Scenario{Name: name, Title: title, About: about, Metrics: metrics, Axis: axis, Chart: chart},
+		Scenario: report.Scenario{Name: q.name, Title: q.title, About: q.about, Metrics: q.metrics, Axis: q.axis, Chart: q.chart},
 		Rounds:   map[Mode]int{Core: 1, Full: 3}[o.Mode],
 		Runs: []Run{{Peer: report.Subject, Do: func(ctx context.Context, _ int) (out []report.Sample, err error) {
-			for _, x := range xs {
-				x = int(l.Count(int64(x), 1))
+			for _, x := range q.xs {
+				if !q.fixed {
+					x = int(l.Count(int64(x), 1))
+				}
 				if len(out) > 0 && out[len(out)-1].X == float64(x) {
 					continue // scaled to the same
 				}
 				if err := clear(ctx, l); err != nil {
 					return out, err
 				}
-				v, err := do(ctx, l, name, x)
+				v, err := q.do(ctx, l, q.name, x)
 				if err != nil {
-					return out, fmt.Errorf("%s %d: %w", axis, x, err)
+					return out, fmt.Errorf("%s %d: %w", q.axis, x, err)
 				}
-				out = append(out, report.Sample{Case: fmt.Sprint(x), X: float64(x), Values: v})
+				out = append(out, report.Sample{Case: strconv.Itoa(x), X: float64(x), Values: v})
 			}
 			return out, clear(ctx, l)
 		}}},
@@ -159,7 +186,7 @@ func connections(ctx context.Context, l *lab.Lab, profile string, n int) (map[st
 	if err != nil {
 		return nil, err
 	}
-	return map[string]float64{"seconds": time.Since(began).Seconds(), "rss_mb": float64(after.RSS) / 1e6, "cpu_s": after.CPU.Seconds()}, nil
+	return map[string]float64{"seconds": time.Since(began).Seconds(), "idle_rss_mb": float64(after.RSS) / 1e6, "cpu_s": after.CPU.Seconds()}, nil
 }
 
 // idle opens connections, and reads a process's usage before and with them.

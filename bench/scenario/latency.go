@@ -13,7 +13,7 @@ import (
 // latency measures from the producer's ack on the source to the arrival at a
 // consumer on the destination.
 func latency(l *lab.Lab, o Options) *Scenario {
-	rates, lasts, rounds, mm2 := []int{1000, 20_000}, 12*time.Second, 2, 1
+	rates, lasts, rounds, mm2 := []int{1000, 20_000}, 10*time.Second, 2, 1
 	switch o.Mode {
 	case Quick:
 		rates, lasts, rounds, mm2 = []int{1000}, 6*time.Second, 1, 0

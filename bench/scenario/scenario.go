@@ -4,6 +4,7 @@ package scenario
 import (
 	"context"
 	"slices"
+	"strconv"
 
 	"github.com/lockstep-kafka/lockstep/bench/lab"
 	"github.com/lockstep-kafka/lockstep/bench/report"
@@ -110,4 +111,11 @@ func clear(ctx context.Context, l *lab.Lab, keep ...string) error {
 		return err
 	}
 	return lab.Clear(ctx, l.Source, keep...)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
 }

@@ -15,7 +15,7 @@ const wanRoundTrip = 100 * time.Millisecond
 
 // wan mirrors from a source that is far away.
 func wan(l *lab.Lab, o Options) *Scenario {
-	partitions, lasts, rounds := []int{1, 100}, 10*time.Second, 2
+	partitions, lasts, rounds := []int{1, 100}, 8*time.Second, 2
 	bytes := l.Count(1<<30, 8<<20)
 	switch o.Mode {
 	case Quick:
@@ -69,7 +69,7 @@ func wan(l *lab.Lab, o Options) *Scenario {
 				if err != nil {
 					return out, err
 				}
-				out = append(out, report.Sample{Case: fmt.Sprintf("%d partitions", n), Values: v})
+				out = append(out, report.Sample{Case: plural(n, "partition"), Values: v})
 			}
 			return out, nil
 		}})
