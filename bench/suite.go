@@ -168,9 +168,22 @@ func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, reserve time
 				return err
 			}
 		}
+		if s.Derive != nil {
+			s.Derive(ofRound(s.Samples, round+1))
+		}
 		if round+1 < s.Rounds && nextRound(s, round+1, spent)+reserve > u.usable()-time.Since(u.began) {
 			s.LeftOut = append(s.LeftOut, fmt.Sprintf("rounds %d to %d, for want of time", round+2, s.Rounds))
 			return nil
+		}
+	}
+	return nil
+}
+
+// ofRound are the samples of the newest round, which are last.
+func ofRound(all []report.Sample, round int) []report.Sample {
+	for i := range all {
+		if all[i].Round == round {
+			return all[i:]
 		}
 	}
 	return nil

@@ -33,12 +33,13 @@ func proxyScenario(l *lab.Lab, o Options) *Scenario {
 			Name: "proxy", Title: "The proxy alone", Chart: "consume_cpu_s_gb", Limits: []string{"direct"},
 			Ratios: []string{"produce_mb_s", "consume_mb_s", "produce_cpu_s_gb", "consume_cpu_s_gb", "through_p50_ms", "through_p99_ms", "idle_rss_mb"},
 			About: "No topic is mirrored: everything passes through. 2 GiB of 1 KiB records in batches of about 128 KiB are produced and consumed over two connections; " +
-				"1,000 records a second are sent on a fixed schedule and consumed, both through the proxy; 1,000 connections are idle. The difference to \"direct\" is what a proxy adds. CPU and RSS are the proxy's.",
+				"1,000 records a second are sent on a fixed schedule and consumed, both through the proxy; 1,000 connections are idle. \"Added\" is the difference to \"direct\" in the same round, from due to consumed. CPU and RSS are the proxy's.",
 			Metrics: []string{
 				"produce_mb_s", "consume_mb_s", "produce_cpu_s_gb", "consume_cpu_s_gb", "ack_p50_ms", "ack_p99_ms", "through_p50_ms", "through_p99_ms",
-				"rss_mb", "idle_rss_mb", "idle_kb_connection",
+				"added_p50_ms", "added_p99_ms", "rss_mb", "idle_rss_mb", "idle_kb_connection",
 			},
 		},
+		Derive: added,
 		Rounds: 3,
 		Prepare: func(ctx context.Context) (err error) {
 			if err = clear(ctx, l); err != nil {
@@ -85,6 +86,23 @@ func proxyScenario(l *lab.Lab, o Options) *Scenario {
 	}
 	add("direct", func() (string, int, error) { return l.Dest.Addr(1), 0, nil })
 	return s
+}
+
+// added says by how much a proxy's latency is above a direct connection's.
+func added(round []report.Sample) {
+	for _, direct := range round {
+		if direct.Peer != "direct" {
+			continue
+		}
+		for _, x := range round {
+			for _, q := range []string{"p50_ms", "p99_ms"} {
+				with, ok := x.Values["through_"+q]
+				if without, ok2 := direct.Values["through_"+q]; ok && ok2 && x.Peer != "direct" {
+					x.Values["added_"+q] = with - without
+				}
+			}
+		}
+	}
 }
 
 // pid is that of a proxy on this machine; 0 where it can't be found: then its

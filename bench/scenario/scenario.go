@@ -27,7 +27,8 @@ type Scenario struct {
 	Rounds  int
 	Prepare func(ctx context.Context) error // once, before the first round; may be nil
 	Runs    []Run
-	Finish  func() // once, behind the last; may be nil
+	Derive  func(round []report.Sample) // adds what follows from the samples of a round; may be nil
+	Finish  func()                      // once, behind the last; may be nil
 }
 
 // Run is one peer's turn in a round. Several samples: one for each case.

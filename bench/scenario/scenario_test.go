@@ -69,3 +69,16 @@ func TestFiguresCountFromTheFirstRecords(t *testing.T) {
 	c.whole = true
 	require.InDelta(t, 30, c.figures(first, last)["seconds"], 0)
 }
+
+func TestAddedLatency(t *testing.T) {
+	round := []report.Sample{
+		{Peer: report.Subject, Values: map[string]float64{"through_p50_ms": 3, "through_p99_ms": 9}},
+		{Peer: "direct", Values: map[string]float64{"through_p50_ms": 2, "through_p99_ms": 10}},
+		{Peer: "failed", Values: map[string]float64{}},
+	}
+	added(round)
+	require.InDelta(t, 1, round[0].Values["added_p50_ms"], 1e-9)
+	require.InDelta(t, -1, round[0].Values["added_p99_ms"], 1e-9)
+	require.Len(t, round[1].Values, 2)
+	require.Empty(t, round[2].Values)
+}
