@@ -52,6 +52,9 @@ func run(ctx context.Context, args []string, env func(string) string) error {
 	if onlyDocs {
 		return writeDocs(s)
 	}
+	if s.only.String() != "" {
+		s.docs = "" // a part doesn't replace what is known of the rest
+	}
 	return measureAll(ctx, s)
 }
 
@@ -158,5 +161,8 @@ func writeDocs(s settings) error {
 }
 
 func resultFile(s settings, mode scenario.Mode) string {
+	if s.only != nil && s.only.String() != "" {
+		return filepath.Join(s.results, string(mode)+"-part.json")
+	}
 	return filepath.Join(s.results, string(mode)+".json")
 }

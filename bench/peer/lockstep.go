@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -113,6 +114,23 @@ func (ls *Lockstep) get(ctx context.Context, path string) string {
 		return ""
 	}
 	return string(b) + " "
+}
+
+// Shares is how many shares of the mirrors' work this instance has.
+func (ls *Lockstep) Shares(ctx context.Context) int {
+	return shares(ls.get(ctx, "/metrics"))
+}
+
+func shares(metrics string) int {
+	m := regexp.MustCompile(`(?m)^lockstep_ledger_partitions_owned (\d+)`).FindStringSubmatch(metrics)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // Mirrors says whether this instance is the one that mirrors a topic (of one

@@ -26,3 +26,8 @@ func TestHAProxyConfig(t *testing.T) {
 	require.Contains(t, text, "bind 127.0.0.1:1\n")
 	require.Contains(t, text, "server one 127.0.0.1:2\n")
 }
+
+func TestShares(t *testing.T) {
+	require.Equal(t, 25, shares("# HELP lockstep_ledger_partitions_owned x\nlockstep_ledger_partitions_owned 25\n"))
+	require.Zero(t, shares(""))
+}

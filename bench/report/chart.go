@@ -158,7 +158,11 @@ func (s *Scenario) lines(p *plot.Plot) error {
 	p.Add(plotter.NewGrid())
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Legend.Padding, p.Legend.XOffs = vg.Points(3), vg.Points(8)
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	if p.X.Min > 0 {
+		// With room at both sides; of a single point plot would make a range that reaches zero.
+		p.X.Min, p.X.Max = p.X.Min/1.5, p.X.Max*1.5
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	}
 	p.X.Label.Text = s.Axis
 	p.Y.Label.Text = Metrics()[s.Chart].Title
 	p.Y.Min = 0

@@ -48,7 +48,9 @@ func newest(runs []*Run) (list []shown) {
 				continue
 			}
 			if i := slices.IndexFunc(list, func(x shown) bool { return x.Name == s.Name }); i >= 0 {
-				list[i] = shown{s, r}
+				if len(s.Samples) > 0 || len(list[i].Samples) == 0 {
+					list[i] = shown{s, r}
+				}
 				continue
 			}
 			list = append(list, shown{s, r})
@@ -85,6 +87,7 @@ GB and MB are of record values (10⁹, 10⁶ bytes), before compression, so that
 			b.WriteString("**" + note + "**\n\n")
 		}
 	}
+	goals(&b, list)
 	headline(&b, list)
 	losses(&b, list)
 	for _, s := range list {

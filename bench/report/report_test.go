@@ -76,7 +76,7 @@ func TestSuperlinearIsNamed(t *testing.T) {
 	g := s.Superlinear()
 	require.Len(t, g, 1, "throughput that rises is no harm, and 10 to 100 is below linear")
 	require.InDelta(t, 2, g[0].Exponent, 1e-9)
-	require.Contains(t, s.growthLine(g[0]), "partitions 100 to 1,000 (exponent 2.0)")
+	require.Contains(t, s.growthLine(g[0]), "partitions 100 to 1000 (exponent 2.0)")
 }
 
 func TestNumber(t *testing.T) {
@@ -133,6 +133,11 @@ func TestPage(t *testing.T) {
 	require.NotContains(t, text, `Run "full"`, "a newer run has the same scenario")
 	svg(t, filepath.Join(docs, "benchmarks", "x.svg"), "kgo copier")
 	require.Error(t, Page(docs, nil))
+
+	empty := results()
+	empty.Started = time.Unix(2e9, 0)
+	empty.Scenarios[0].Samples, empty.Scenarios[0].LeftOut = nil, []string{"no time"}
+	require.NotEmpty(t, newest([]*Run{results(), empty})[0].Samples, "nothing doesn't replace something")
 }
 
 // svg checks that a file is well-formed and shows a word.
@@ -158,6 +163,11 @@ func TestGrowthChart(t *testing.T) {
 	name, err := s.Draw(dir)
 	require.NoError(t, err)
 	svg(t, filepath.Join(dir, name), "partitions")
+	for _, only := range []float64{1, 0} { // one point, and one that has no logarithm
+		s.Samples = []Sample{{Round: 1, Peer: Subject, X: only, Values: map[string]float64{"seconds": 0}}}
+		_, err = s.Draw(dir)
+		require.NoError(t, err)
+	}
 	name, err = (&Scenario{Chart: "mb_s"}).Draw(dir)
 	require.NoError(t, err)
 	require.Empty(t, name, "nothing measured")
@@ -189,4 +199,20 @@ func TestFlame(t *testing.T) {
 	require.NoError(t, Flame(filepath.Join(dir, "p"), filepath.Join(dir, "p.svg")))
 	svg(t, filepath.Join(dir, "p.svg"), "read&lt;int&gt;: 40.0%")
 	require.Error(t, Flame(filepath.Join(dir, "none"), filepath.Join(dir, "p.svg")))
+}
+
+func TestGoals(t *testing.T) {
+	s := scenario() // MB/s 0.9 to 1.5 times the copier's, CPU 0.5 and 0.6
+	require.True(t, Goal{"x", "", "mb_s", "kgo copier", 1}.outcomes(s)[0].reached, "by the median")
+	require.False(t, Goal{"x", "", "mb_s", "kgo copier", 1.3}.outcomes(s)[0].reached)
+	require.True(t, Goal{"x", "", "cpu_s_gb", "kgo copier", 0.56}.outcomes(s)[0].reached)
+	require.False(t, Goal{"x", "", "cpu_s_gb", "kgo copier", 0.5}.outcomes(s)[0].reached)
+	require.True(t, Goal{"x", "", "mb_s", "", 150}.outcomes(s)[0].reached)
+	require.False(t, Goal{"x", "", "mb_s", "", 160}.outcomes(s)[0].reached, "in every round")
+	require.Empty(t, Goal{"x", "", "mb_s", "nobody", 1}.outcomes(s))
+	require.Empty(t, Goal{"x", "other", "mb_s", "", 1}.outcomes(s))
+	all := Metrics()
+	for _, g := range Goals() {
+		require.Contains(t, all, g.Metric)
+	}
 }

@@ -25,7 +25,7 @@ func (s *Scenario) Text(w io.Writer) {
 
 func (s *Scenario) growthLine(g Growth) string {
 	return fmt.Sprintf("Faster than linear: %s from %s to %s at %s %s to %s (exponent %.1f).",
-		Metrics()[g.Metric].Title, number(g.From.Y, 2), number(g.To.Y, 2), s.Axis, number(g.From.X, 0), number(g.To.X, 0), g.Exponent)
+		Metrics()[g.Metric].Title, number(g.From.Y, 2), number(g.To.Y, 2), s.Axis, strconv.FormatFloat(g.From.X, 'g', -1, 64), strconv.FormatFloat(g.To.X, 'g', -1, 64), g.Exponent)
 }
 
 // table has a line for each peer and case: min, median and max over rounds.

@@ -17,6 +17,7 @@ type kind struct {
 	rounds             int // in the core
 	mm2                int // rounds with MirrorMaker 2 in the core
 	tunedCopier        bool
+	whole              bool // the time from the start counts: there is too little data to measure a rate
 }
 
 func ordinary() kind {
@@ -67,7 +68,7 @@ func holes() kind {
 		name: "catchup-compacted", title: "Catch-up, compacted topic",
 		about: "A compacted topic after the cleaner: batches with holes, 256 B records. A broker takes no batch with holes, so Lockstep writes those anew; the peers lose the offsets. " +
 			"A direct produce of the same batches isn't possible.",
-		shape:  lab.Shape{Topic: "catchup-compacted", Partitions: 4, Bytes: 256 << 20, Record: 256, Min: 50, Max: 100, Keys: 400_000},
+		shape:  lab.Shape{Topic: "catchup-compacted", Partitions: 4, Bytes: 256 << 20, Record: 256, Min: 50, Max: 100, Keys: 100_000},
 		rounds: 2,
 	}
 }
@@ -75,9 +76,9 @@ func holes() kind {
 func many() kind {
 	return kind{
 		name: "catchup-500", title: "Catch-up, 500 partitions",
-		about:  "500 partitions with 256 KiB each, batches of 8 to 16 records of 1 KiB.",
+		about:  "500 partitions with 256 KiB each, batches of 8 to 16 records of 1 KiB, from the start of the peer until all is there; making the topic on the destination included.",
 		shape:  lab.Shape{Topic: "catchup-500", Partitions: 500, Bytes: 128 << 20, Record: 1024, Min: 8, Max: 16},
-		rounds: 2,
+		rounds: 2, whole: true,
 	}
 }
 
@@ -119,9 +120,15 @@ func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
 			return warm(ctx, l, data)
 		},
 	}
+	if k.whole {
+		s.Metrics, s.Ratios, s.Chart = []string{"seconds", "cpu_s", "rss_mb", "startup_s"}, []string{"seconds", "cpu_s"}, "seconds"
+	}
+	watch := func(ctx context.Context, p *peer.Process, dst string, began time.Time, start time.Duration) (map[string]float64, error) {
+		return (&copying{l: l, proc: p, data: data, dst: dst, began: began, start: start, whole: k.whole}).watch(ctx)
+	}
 	add := func(name string, maxRounds int, do func(ctx context.Context, round int) (map[string]float64, error)) {
 		s.Runs = append(s.Runs, Run{Peer: name, MaxRounds: maxRounds, Do: func(ctx context.Context, round int) ([]report.Sample, error) {
-			defer func() { _ = lab.Clear(context.WithoutCancel(ctx), l.Dest) }()
+			defer tidy(ctx, l, keepSource)
 			return one(do(ctx, round))
 		}})
 	}
@@ -132,7 +139,7 @@ func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
 			return nil, err
 		}
 		defer p.End()
-		return (&copying{l: l, proc: p.Process, data: data, dst: shape.Topic, began: began}).watch(ctx)
+		return watch(ctx, p.Process, shape.Topic, began, 0)
 	})
 	copier := func(tuned bool) func(context.Context, int) (map[string]float64, error) {
 		return func(ctx context.Context, _ int) (map[string]float64, error) {
@@ -142,7 +149,7 @@ func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
 				return nil, err
 			}
 			defer p.End()
-			return (&copying{l: l, proc: p, data: data, dst: "copied", began: began}).watch(ctx)
+			return watch(ctx, p, "copied", began, 0)
 		}
 	}
 	add("kgo copier", 0, copier(false))
@@ -157,9 +164,9 @@ func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
 			if err != nil {
 				return nil, err
 			}
-			defer func() { _ = clear(context.WithoutCancel(ctx), l, shape.Topic) }()
+			defer tidy(ctx, l, shape.Topic)
 			defer p.End()
-			return (&copying{l: l, proc: p, data: data, dst: mo.Remote(), began: began, start: peer.MM2Start}).watch(ctx)
+			return watch(ctx, p, mo.Remote(), began, peer.MM2Start)
 		}
 	}
 	if k.mm2 > 0 {
@@ -168,10 +175,18 @@ func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
 			add("MirrorMaker 2", k.mm2, mm2(false))
 		}
 	}
-	add("bare relay", 0, func(ctx context.Context, _ int) (map[string]float64, error) { return relayed(ctx, l, data) })
+	if !k.whole {
+		add("bare relay", 0, func(ctx context.Context, _ int) (map[string]float64, error) { return relayed(ctx, l, data) })
+	}
 	if shape.Keys == 0 {
 		add("direct produce", 0, func(ctx context.Context, _ int) (map[string]float64, error) {
-			return produced(ctx, l, data)
+			began := time.Now()
+			p, err := peer.StartProduce(ctx, l, shape.Topic, "produced", shape.Partitions)
+			if err != nil {
+				return nil, err
+			}
+			defer p.End()
+			return watch(ctx, p, "produced", began, 0)
 		})
 	}
 	return s
@@ -180,7 +195,7 @@ func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
 // warm lets both brokers work before anything is measured, so that their
 // compilers are done.
 func warm(ctx context.Context, l *lab.Lab, d lab.Data) error {
-	defer func() { _ = lab.Clear(context.WithoutCancel(ctx), l.Dest) }()
+	defer tidy(ctx, l, keepSource)
 	p, err := peer.StartCopier(ctx, l, peer.CopierOptions{Topic: d.Topic, Dst: "warm", Partitions: d.Partitions})
 	if err != nil {
 		return err
@@ -209,16 +224,4 @@ func relayed(ctx context.Context, l *lab.Lab, d lab.Data) (map[string]float64, e
 	}
 	gb := float64(d.Records) * float64(d.Record) / 1e9
 	return map[string]float64{"mb_s": gb * 1000 / took.Seconds(), "cpu_s_gb": u.CPU.Seconds() / gb, "rss_mb": float64(u.Peak) / 1e6}, nil
-}
-
-// produced writes the topic's batches to the destination without reading them
-// from a broker.
-func produced(ctx context.Context, l *lab.Lab, d lab.Data) (map[string]float64, error) {
-	began := time.Now()
-	p, err := peer.StartProduce(ctx, l, d.Topic, "produced", d.Partitions)
-	if err != nil {
-		return nil, err
-	}
-	defer p.End()
-	return (&copying{l: l, proc: p, data: d, dst: "produced", began: began}).watch(ctx)
 }

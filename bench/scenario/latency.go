@@ -38,7 +38,7 @@ func latency(l *lab.Lab, o Options) *Scenario {
 	n := 0
 	add := func(name string, maxRounds int, start func(ctx context.Context, topic string) (started, error)) {
 		s.Runs = append(s.Runs, Run{Peer: name, MaxRounds: maxRounds, Do: func(ctx context.Context, _ int) (out []report.Sample, err error) {
-			defer func() { _ = clear(context.WithoutCancel(ctx), l) }()
+			defer tidy(ctx, l)
 			n++
 			topic := fmt.Sprintf("latency-%d", n)
 			if err := lab.Create(ctx, l.Source, topic, 4, nil); err != nil {

@@ -129,7 +129,11 @@ func proxied(ctx context.Context, l *lab.Lab, topic, addr string, pid int, bytes
 	if err := lab.Create(ctx, l.Dest, topic, shape.Partitions, nil); err != nil {
 		return nil, err
 	}
-	defer func() { _ = lab.Delete(context.WithoutCancel(ctx), l.Dest, topic, topic+"-slow") }()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+		defer cancel()
+		_ = lab.Delete(ctx, l.Dest, topic, topic+"-slow") // the next one has other names
+	}()
 	var ends []int64
 	in, err := through(l, pid, func() (n int64, err error) {
 		ends, err = lab.Produce(ctx, addr, shape)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/lockstep-kafka/lockstep/bench/lab"
 	"github.com/lockstep-kafka/lockstep/bench/report"
@@ -119,4 +120,21 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return strconv.Itoa(n) + " " + what + "s"
+}
+
+// keepSource in place of topics to keep: nothing of the source is touched.
+const keepSource = "*"
+
+const tidyTime = 30 * time.Second
+
+// tidy is clear behind a peer, also when the time is over. What can't be
+// cleared is found by the next one's preparation.
+func tidy(ctx context.Context, l *lab.Lab, keep ...string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+	defer cancel()
+	if len(keep) == 1 && keep[0] == keepSource {
+		_ = lab.Clear(ctx, l.Dest)
+		return
+	}
+	_ = clear(ctx, l, keep...)
 }

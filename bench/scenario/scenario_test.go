@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -81,4 +82,23 @@ func TestAddedLatency(t *testing.T) {
 	require.InDelta(t, -1, round[0].Values["added_p99_ms"], 1e-9)
 	require.Len(t, round[1].Values, 2)
 	require.Empty(t, round[2].Values)
+}
+
+// A goal whose scenario, metric or peer is called otherwise would never be
+// looked at.
+func TestGoalsNameWhatIsMeasured(t *testing.T) {
+	by := map[string]*Scenario{}
+	for _, s := range All(&lab.Lab{Scale: 1}, Options{Mode: Full}) {
+		by[s.Name] = s
+	}
+	for _, g := range report.Goals() {
+		s := by[g.Scenario]
+		require.NotNil(t, s, g)
+		require.Contains(t, s.Metrics, g.Metric)
+		if g.Against == "" {
+			continue
+		}
+		require.Contains(t, s.Ratios, g.Metric)
+		require.True(t, slices.ContainsFunc(s.Runs, func(r Run) bool { return r.Peer == g.Against }), g)
+	}
 }

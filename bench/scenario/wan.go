@@ -57,7 +57,7 @@ func wan(l *lab.Lab, o Options) *Scenario {
 		s.Runs = append(s.Runs, Run{Peer: name, Do: func(ctx context.Context, _ int) (out []report.Sample, err error) {
 			for _, n := range partitions {
 				v, err := func() (map[string]float64, error) {
-					defer func() { _ = lab.Clear(context.WithoutCancel(ctx), l.Dest) }()
+					defer tidy(ctx, l, keepSource)
 					began := time.Now()
 					p, dst, end, err := start(ctx, data[n])
 					if err != nil {
