@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -58,12 +57,11 @@ func (a *app) uncleanElections(mirror, topic string) bool {
 	return a.view.MirrorSettings(mirror).Unclean(topic, (*a.switches.unclean.Load())[mirror])
 }
 
-// reload follows the configuration file until ctx ends, and the files of
-// passwords that it names. What can't change without a restart is named in the
+// reload follows the configuration file until ctx ends. What can't change without a restart is named in the
 // log, and stays as it was. A change counts when the file looks the same twice: a
 // file that is just being written may be a whole one, with fewer mirrors.
 func (a *app) reload(ctx context.Context, c *config.Config, r Reload) {
-	running, secrets := c, readSecrets(c)
+	running := c
 	look := func() [sha256.Size]byte {
 		b, err := os.ReadFile(r.Path)
 		if err != nil { // as if it were empty: told once
@@ -83,39 +81,27 @@ func (a *app) reload(ctx context.Context, c *config.Config, r Reload) {
 			asked = true
 		case <-tick.C:
 		}
-		now, nowSecrets := look(), readSecrets(running)
+		now := look()
 		settled := now == last && now != taken
 		last = now
-		if !asked && !settled && maps.Equal(secrets, nowSecrets) {
+		if !asked && !settled {
 			continue
-		}
-		if !asked && now != taken && !settled {
-			continue // soon
 		}
 		taken = now
 		next, err := config.Load(r.Path)
 		if err != nil {
 			a.log.Error("the changed configuration is not taken: everything stays as it was", "err", err)
-			secrets = nowSecrets
 			continue
 		}
-		var fresh []string
-		for key, sum := range nowSecrets {
-			if secrets[key] != sum {
-				fresh = append(fresh, key)
-			}
-		}
-		slices.Sort(fresh)
-		running = a.take(running, next, fresh)
-		secrets = readSecrets(running)
+		running = a.take(running, next)
 	}
 }
 
 // take puts what can be reloaded into effect, and returns the configuration as
-// it is in effect then. secrets are the keys whose files have other contents.
-func (a *app) take(running, next *config.Config, secrets []string) *config.Config {
+// it is in effect then.
+func (a *app) take(running, next *config.Config) *config.Config {
 	taken, refused, ofMirrors := []string{}, []string{}, false
-	for _, k := range append(config.Changes(running, next), secrets...) {
+	for _, k := range config.Changes(running, next) {
 		switch {
 		case !config.Reloadable(k):
 			refused = append(refused, k)
@@ -143,27 +129,6 @@ func (a *app) take(running, next *config.Config, secrets []string) *config.Confi
 	a.switches.set(now)
 	a.log.Info("configuration reloaded", "changed", taken)
 	return now
-}
-
-// readSecrets are digests of the files with passwords, by key; a file that
-// can't be read counts as empty.
-func readSecrets(c *config.Config) map[string][sha256.Size]byte {
-	out := map[string][sha256.Size]byte{}
-	add := func(key, path string) {
-		if path == "" {
-			return
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			b = nil
-		}
-		out[key] = sha256.Sum256(bytes.TrimSpace(b))
-	}
-	add("destination.sasl.password_file", c.Destination.SASL.PasswordFile)
-	for i := range c.Mirrors {
-		add("mirrors["+c.Mirrors[i].Name+"].source.sasl.password_file", c.Mirrors[i].Source.SASL.PasswordFile)
-	}
-	return out
 }
 
 // fingerprints are the mirrors' settings that must be the same everywhere.

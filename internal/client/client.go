@@ -32,7 +32,7 @@ func NewSecurity(what string, t config.TLS, s config.SASL) (Security, error) {
 	if err != nil {
 		return Security{}, err
 	}
-	m, err := s.Auth()
+	m, err := Mechanism(s)
 	if err != nil {
 		return Security{}, err
 	}

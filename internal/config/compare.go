@@ -75,7 +75,7 @@ func differ(a, b reflect.Value, prefix string, keys *[]string) {
 		switch {
 		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[PortRange]():
 			differ(a.Field(i), b.Field(i), key+".", keys)
-		case f.Type.Kind() == reflect.Slice && a.Field(i).Len() == 0 && b.Field(i).Len() == 0: // nil is as good as empty
+		case (f.Type.Kind() == reflect.Slice || f.Type.Kind() == reflect.Map) && a.Field(i).Len() == 0 && b.Field(i).Len() == 0: // nil is as good as empty
 		case !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()):
 			*keys = append(*keys, key)
 		}

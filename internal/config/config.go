@@ -82,12 +82,33 @@ type TLS struct {
 	CipherSuites       []string   `yaml:"cipher_suites" doc:"Cipher suites of TLS 1.2, by their standard names. Default: Go's choice of secure ones. Those of TLS 1.3 can't be chosen."`
 }
 
-// SASL credentials; the password never stands in the file.
+// SASL credentials; no secret ever stands in the file.
 type SASL struct {
-	Mechanism    string `yaml:"mechanism" doc:"PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Empty: no SASL."`
-	Username     string `yaml:"username" doc:"User name."`
-	PasswordFile string `yaml:"password_file" doc:"File that holds the password; surrounding white space is dropped. One of password_file and password_env."`
+	Mechanism    string `yaml:"mechanism" doc:"PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM; examples: [security.md](security.md#credentials-of-locksteps-own). Empty: no SASL."`
+	Username     string `yaml:"username" doc:"User name, for PLAIN and SCRAM."`
+	PasswordFile string `yaml:"password_file" doc:"File that holds the password; surrounding white space is dropped. It is read again at each login. One of password_file and password_env."`
 	PasswordEnv  string `yaml:"password_env" doc:"Environment variable that holds the password."`
+	OAuth        OAuth  `yaml:"oauth" doc:"Where the token of OAUTHBEARER comes from: a file, or a token endpoint (client credentials)."`
+	AWS          AWS    `yaml:"aws" doc:"Where the keys of AWS_MSK_IAM come from. Without a file: the environment variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN."`
+}
+
+// OAuth is where a token comes from.
+type OAuth struct {
+	TokenFile        string            `yaml:"token_file" doc:"File that holds a token, which somebody else renews. It is read again at each login. One of token_file and token_url."`
+	TokenURL         string            `yaml:"token_url" doc:"Token endpoint that is asked with grant_type=client_credentials; https, or http on this machine."`
+	ClientID         string            `yaml:"client_id" doc:"Client id for the endpoint."`
+	ClientSecretFile string            `yaml:"client_secret_file" doc:"File that holds the client secret; read again whenever the endpoint is asked. One of client_secret_file and client_secret_env."`
+	ClientSecretEnv  string            `yaml:"client_secret_env" doc:"Environment variable that holds the client secret."`
+	Scope            string            `yaml:"scope" doc:"Scopes to ask for, separated by blanks."`
+	Audience         string            `yaml:"audience" doc:"Audience to ask for, where the endpoint wants one."`
+	CAFile           string            `yaml:"ca_file" doc:"PEM file with the authorities to trust at the endpoint. Default: the system's."`
+	Extensions       map[string]string `yaml:"extensions" doc:"SASL extensions for the broker (KIP-342), as logicalCluster: lkc-1."`
+}
+
+// AWS is where AWS keys come from.
+type AWS struct {
+	CredentialsFile string `yaml:"credentials_file" doc:"File in the format of AWS's shared credentials (aws_access_key_id, aws_secret_access_key, aws_session_token). It is read again at each login."`
+	Profile         string `yaml:"profile" doc:"Its section. Empty: default."`
 }
 
 // Mirror is a named source with its filters.

@@ -190,15 +190,53 @@ func TestUnits(t *testing.T) {
 	require.Equal(t, "100ms", Duration(100*time.Millisecond).String())
 }
 
-func TestSecrets(t *testing.T) {
-	t.Setenv("LOCKSTEP_TEST_PASSWORD", "secret")
-	m, err := SASL{Mechanism: "SCRAM-SHA-256", Username: "u", PasswordEnv: "LOCKSTEP_TEST_PASSWORD"}.Auth()
-	require.NoError(t, err)
-	require.Equal(t, "SCRAM-SHA-256", m.Name())
-	_, err = SASL{Mechanism: "PLAIN", Username: "u", PasswordEnv: "LOCKSTEP_TEST_NO_SUCH"}.Auth()
-	require.ErrorContains(t, err, "LOCKSTEP_TEST_NO_SUCH is not set")
-	_, err = TLS{Enabled: true, CAFile: "nowhere.pem"}.Client("destination")
+func TestTLSFileIsMissing(t *testing.T) {
+	_, err := TLS{Enabled: true, CAFile: "nowhere.pem"}.Client("destination")
 	require.ErrorContains(t, err, "nowhere.pem")
+}
+
+// Each mistake in credentials is named with its remedy; nothing that might be a secret in the wrong place is repeated.
+func TestSASL(t *testing.T) {
+	const secret = "s3cr3t-Canary!"
+	for _, x := range []struct{ name, sasl, want string }{
+		{"scram", "{mechanism: SCRAM-SHA-512, username: u, password_file: p}", ""},
+		{"token file", "{mechanism: OAUTHBEARER, oauth: {token_file: t, extensions: {logicalCluster: lkc-1}}}", ""},
+		{"client credentials", "{mechanism: OAUTHBEARER, oauth: {token_url: \"https://idp/token\", client_id: i, client_secret_env: S, scope: a b, audience: x, ca_file: c}}", ""},
+		{"on this machine", "{mechanism: OAUTHBEARER, oauth: {token_url: \"http://127.0.0.1:1/token\", client_id: i, client_secret_env: S}}", ""},
+		{"aws", "{mechanism: AWS_MSK_IAM}", ""},
+		{"aws file", "{mechanism: AWS_MSK_IAM, aws: {credentials_file: c, profile: p}}", ""},
+
+		{"no mechanism", "{username: u}", "destination.sasl.mechanism: is missing: write PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM"},
+		{"no password", "{mechanism: PLAIN, username: u}", "line 4: destination.sasl: needs one of password_file and password_env"},
+		{"password in the file", "{mechanism: PLAIN, username: u, password: " + secret + "}", "password: unknown key"},
+		{"password for its variable", "{mechanism: PLAIN, username: u, password_env: " + secret + "}", "is no name of an environment variable"},
+		{"user of a token", "{mechanism: OAUTHBEARER, username: u, oauth: {token_file: t}}", "username and password are not for OAUTHBEARER"},
+		{"no token", "{mechanism: OAUTHBEARER}", "destination.sasl.oauth: needs one of token_file and token_url"},
+		{"two tokens", "{mechanism: OAUTHBEARER, oauth: {token_file: t, token_url: \"https://x/\"}}", "needs one of token_file and token_url"},
+		{"secret for nothing", "{mechanism: OAUTHBEARER, oauth: {token_file: t, client_id: i}}", "go with token_url"},
+		{"no secret", "{mechanism: OAUTHBEARER, oauth: {token_url: \"https://x/\", client_id: i}}", "needs one of client_secret_file and client_secret_env"},
+		{"no client", "{mechanism: OAUTHBEARER, oauth: {token_url: \"https://x/\", client_secret_env: S}}", "oauth.client_id: is missing"},
+		{"no url", "{mechanism: OAUTHBEARER, oauth: {token_url: " + secret + ", client_id: i, client_secret_env: S}}", "is no URL of the form"},
+		{"secret in the url", "{mechanism: OAUTHBEARER, oauth: {token_url: \"https://i:" + secret + "@x/\", client_id: i, client_secret_env: S}}", "has credentials in it"},
+		{"in the clear", "{mechanism: OAUTHBEARER, oauth: {token_url: \"http://idp/token\", client_id: i, client_secret_env: S}}", "use https"},
+		{"extension", "{mechanism: OAUTHBEARER, oauth: {token_file: t, extensions: {auth: x}}}", "\"auth\" is no name of an extension"},
+		{"extension's value", "{mechanism: OAUTHBEARER, oauth: {token_file: t, extensions: {a: \"x\\x01" + secret + "\"}}}", "the value of a is empty or has control characters"},
+		{"oauth of another", "{mechanism: PLAIN, username: u, password_env: P, oauth: {token_file: t}}", "destination.sasl.oauth: is only for OAUTHBEARER"},
+		{"aws of another", "{mechanism: PLAIN, username: u, password_env: P, aws: {profile: t}}", "destination.sasl.aws: is only for AWS_MSK_IAM"},
+		{"profile of nothing", "{mechanism: AWS_MSK_IAM, aws: {profile: t}}", "aws.profile: needs credentials_file"},
+		{"a list", "{mechanism: PLAIN, username: u, password_file: [" + secret + "]}", "line 4: password_file"},
+		{"no map", secret, "line 4: sasl"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			_, err := Parse([]byte("listeners: [{address: \"127.0.0.1:19092\", broker_ports: 19100-19149}]\ndestination:\n  bootstrap: [\"127.0.0.1:9092\"]\n  sasl: " + x.sasl + "\n"))
+			if x.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, x.want)
+			require.NotContains(t, err.Error(), secret)
+		})
+	}
 }
 
 func TestReferenceIsCurrent(t *testing.T) {

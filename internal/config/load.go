@@ -175,21 +175,7 @@ func checkEndpoint(key string, bootstrap []string, t TLS, s SASL, bad report) {
 	if !t.Enabled && !reflect.ValueOf(t).IsZero() {
 		bad(key+".tls", "has settings but is not enabled: set enabled: true or remove them")
 	}
-	switch {
-	case s.Mechanism == "":
-		if s != (SASL{}) {
-			bad(key+".sasl.mechanism", "is missing: write PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
-		}
-		return
-	case !oneOf(s.Mechanism, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
-		bad(key+".sasl.mechanism", "%q is not supported: write PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", s.Mechanism)
-	}
-	if s.Username == "" {
-		bad(key+".sasl.username", "is missing")
-	}
-	if (s.PasswordFile == "") == (s.PasswordEnv == "") {
-		bad(key+".sasl", "needs one of password_file and password_env")
-	}
+	s.check(key+".sasl", bad)
 }
 
 // maxBumpStep leaves room for two thousand failovers in an int32 leader epoch.

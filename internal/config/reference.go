@@ -61,7 +61,7 @@ func show(v reflect.Value) string {
 		return "`[\"" + strings.Join(s, "\", \"") + "\"]`"
 	}
 	s := fmt.Sprint(v.Interface())
-	if s == "" {
+	if s == "" || v.Kind() == reflect.Map && v.Len() == 0 {
 		return "(none)"
 	}
 	return "`" + s + "`"

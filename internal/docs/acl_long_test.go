@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/content"
 )
 
-// The rights that docs/operations.md lists are enough on real brokers: to mirror, to add a partition, to change a
+// The rights that docs/security.md lists are enough on real brokers: to mirror, to add a partition, to change a
 // config, to take over after a restart, and for lockstep check.
 func TestRightsAreEnough(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -43,7 +43,7 @@ func TestRightsAreEnough(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, committed.Error())
 
-	_, rights, ok := strings.Cut(page(t, "docs/operations.md"), "\n## Rights (ACLs)\n")
+	_, rights, ok := strings.Cut(page(t, "docs/security.md"), "\n## Rights of Lockstep's own users\n")
 	require.True(t, ok)
 	rights, _, _ = strings.Cut(rights, "\n## ")
 	_, dest, ok := strings.Cut(rights, "\nDestination:\n")
@@ -91,7 +91,7 @@ func aclClient(t *testing.T, c *testkafka.Cluster) *kgo.Client {
 	return cl
 }
 
-// grant closes a cluster but for the rights of a table of operations.md (and for what the brokers themselves, who have
+// grant closes a cluster but for the rights of a table of security.md (and for what the brokers themselves, who have
 // no user of their own here, need).
 func grant(ctx context.Context, t *testing.T, c *testkafka.Cluster, table string, more ...kmsg.ACLOperation) {
 	t.Helper()

@@ -131,18 +131,20 @@ func TestReadmeShowsTheExample(t *testing.T) {
 	require.Equal(t, []string{page(t, "deploy/lockstep.yaml")}, shown)
 }
 
-// The examples of docs/listeners.md are configurations.
-func TestListenerExamplesLoad(t *testing.T) {
-	_, blocks := split(t, "docs/listeners.md", page(t, "docs/listeners.md"))
-	n := 0
-	for _, b := range blocks {
-		if b.lang == "yaml" {
-			n++
-			_, err := config.Parse([]byte(b.text))
-			require.NoError(t, err, b.text)
+// The examples of these pages are configurations.
+func TestExamplesLoad(t *testing.T) {
+	for name, want := range map[string]int{"docs/listeners.md": 6, "docs/security.md": 2} {
+		_, blocks := split(t, name, page(t, name))
+		n := 0
+		for _, b := range blocks {
+			if b.lang == "yaml" {
+				n++
+				_, err := config.Parse([]byte(b.text))
+				require.NoError(t, err, b.text)
+			}
 		}
+		require.Equal(t, want, n, name)
 	}
-	require.Equal(t, 6, n)
 }
 
 var fileRE = regexp.MustCompile("`([^`\\s]+)`")

@@ -217,7 +217,7 @@ func (c *Conn) authenticate(ctx context.Context) error {
 			if resp.ErrorMessage != nil {
 				text = *resp.ErrorMessage
 			}
-			return fmt.Errorf("%w: %s: %s; check sasl.username and the password", ErrCredentials, mech.Name(), text)
+			return fmt.Errorf("%w: %s: %s; check the credentials under sasl", ErrCredentials, mech.Name(), text)
 		}
 		if ms := resp.SessionLifetimeMillis; ms > 0 {
 			// KIP-368: renewed in place well before the broker cuts us off.
