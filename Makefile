@@ -12,7 +12,7 @@ PKG     := github.com/lockstep-kafka/lockstep
 kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
 unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
 
-.PHONY: help build demo test test-unit test-long fuzz bench bench-full bench-proxy bench-docs bench-micro haproxy fmt fmt-check lint docs docs-check check tools clean
+.PHONY: help build demo test test-unit test-long test-foreign fuzz bench bench-full bench-proxy bench-docs bench-micro haproxy fmt fmt-check lint docs docs-check check tools clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ test-unit: ## Only the tests that need no real Kafka
 test-long: TAGS := -tags long
 test-long: TIMEOUT := 60m
 test-long: test ## make test and the long tests (build tag "long")
+
+test-foreign: ## Public suites of client libraries, at the brokers and through Lockstep; FOREIGN_RUN='TestTxnEtl|TestGroup.*' for some
+	go test -tags foreign -count=1 -timeout 60m -run 'TestFranzSuite' ./internal/e2e/foreign -v
 
 fuzz: FUZZTIME ?= 10s
 fuzz: ## Each fuzz test for FUZZTIME (10s); what they find is written to testdata/fuzz and runs in make test from then on

@@ -2,7 +2,9 @@ package foreign_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -149,7 +151,7 @@ func run(ctx context.Context, t *testing.T, j *job) {
 	}
 }
 
-// The table of docs/clients.md is the list of clients.
+// The table of docs/clients.md is the list of clients, and its versions are those that are pinned.
 func TestClientsPage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/clients.md")
 	require.NoError(t, err)
@@ -165,5 +167,18 @@ func TestClientsPage(t *testing.T) {
 			}
 		}
 		require.Contains(t, string(page), row+"\n")
+	}
+	for name, pin := range map[string][2]string{
+		"java": {"java/pom.xml", "<kv>%s</kv>"}, "java-2.8": {"drivers.go", "\"%s\""},
+		"librdkafka": {"python/requirements.txt", "confluent-kafka==%s\n"}, "librdkafka-old": {"python/requirements-old.txt", "confluent-kafka==%s\n"},
+		"franz-go": {"golang/go.mod", "franz-go v%s\n"}, "sarama": {"golang/go.mod", "sarama v%s\n"}, "kafka-go": {"golang/go.mod", "kafka-go v%s\n"},
+		"kafka-python": {"python/requirements.txt", "kafka-python==%s\n"}, "aiokafka": {"python/requirements.txt", "aiokafka==%s\n"},
+		"kafkajs": {"node/package.json", "\"kafkajs\": \"%s\""},
+	} {
+		file, err := os.ReadFile(pin[0])
+		require.NoError(t, err)
+		i := slices.IndexFunc(foreign.Clients(), func(c foreign.Client) bool { return c.Name == name })
+		version := regexp.MustCompile(`\d+\.\d+\.\d+`).FindString(foreign.Clients()[i].Library)
+		require.Contains(t, string(file), fmt.Sprintf(pin[1], version), name)
 	}
 }
