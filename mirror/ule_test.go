@@ -236,3 +236,27 @@ func TestULEOnCompactedTopic(t *testing.T) {
 	require.Equal(t, n, b.part().Log.Spans[0].PStart)
 	require.Equal(t, a.content(), b.content())
 }
+
+// H12: what a checkpoint of before a cut says was shown does not come back with
+// the next owner: who stands there is out of range, not early.
+func TestEndShownOfBeforeTheCut(t *testing.T) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	b.unclean.Store(true)
+	for range 4 {
+		a.write(1)
+	}
+	b.mirrors(a)
+	b.shows(offsets(0, 4, 0))
+	cps := b.eng.Checkpoints()
+	require.Len(t, cps, 1)
+	require.Equal(t, int64(4), cps[0].EndShown)
+	uncleanElection(a, 2, 5)
+	b.meta()
+	b.shows(offsets(0, 2, 0))
+	b.stop()
+	b.store.checkpoint(cps[0]) // the owner died before it wrote another
+	b.run()
+	eventually(t, "known", func() bool { return b.part().Tail().Known })
+	require.Equal(t, int64(2), b.part().Tail().EverShown)
+	require.Equal(t, int64(-1), cps[0].Shown(b.rec()))
+}
