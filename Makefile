@@ -12,7 +12,11 @@ PKG     := github.com/lockstep-kafka/lockstep
 kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
 unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
 
+<<<<<<< HEAD
 .PHONY: help build demo test test-unit test-long test-foreign fuzz bench bench-full bench-proxy bench-docs bench-micro haproxy fmt fmt-check lint docs docs-check check tools clean
+=======
+.PHONY: bench-gate help build demo test test-unit test-long fuzz bench bench-full bench-proxy bench-docs bench-micro haproxy fmt fmt-check lint docs docs-check check tools clean
+>>>>>>> f624b03 (A gate on allocations and ratios of the hot paths (make bench-gate), in CI)
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +73,9 @@ bench-docs: ## Write docs/benchmarks.md and its charts from bench/results
 
 bench-micro: ## Go benchmarks of the hot paths
 	go test -run '^$$' -bench . -benchmem ./protocol/... ./epoch/...
+
+bench-gate: ## Allocations and ratios of the hot paths against internal/benchgate/limits.txt
+	go run ./internal/benchgate
 
 tools: $(BIN)/gofumpt-$(GOFUMPT_VERSION) $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## Install the pinned formatter and linter into .bin
 
