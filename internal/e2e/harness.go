@@ -63,6 +63,12 @@ type Setup struct {
 	Mirror []string
 	// Config, if given, is the whole configuration but for admin, instance and log; it gets the address for bootstrap.
 	Config func(bootstrap string) string
+	// Instance is the instance's id, "e2e" when empty; several Locksteps in front of one destination need several.
+	Instance string
+	// SessionTimeout of the group that shares the partitions, "6s" when empty.
+	SessionTimeout string
+	// Limits are further lines of the limits block, without indentation.
+	Limits []string
 }
 
 // Lockstep is a running `lockstep serve`.
@@ -80,6 +86,20 @@ type Lockstep struct {
 // panic or a data race in it fails the test.
 func Start(t testing.TB, b *Binary, s Setup) *Lockstep {
 	t.Helper()
+	l := Prepare(t, b, s)
+	l.Launch()
+	return l
+}
+
+// Prepare is Start without the start.
+func Prepare(t testing.TB, b *Binary, s Setup) *Lockstep {
+	t.Helper()
+	if s.Instance == "" {
+		s.Instance = "e2e"
+	}
+	if s.SessionTimeout == "" {
+		s.SessionTimeout = "6s"
+	}
 	ports, err := testkafka.ReservePorts(16)
 	if err != nil {
 		t.Fatal(err)
@@ -88,15 +108,33 @@ func Start(t testing.TB, b *Binary, s Setup) *Lockstep {
 	dir := t.TempDir()
 	l := &Lockstep{
 		t: t, setup: s, bin: b.Path(t), ports: ports,
-		conf: filepath.Join(dir, "lockstep.yaml"), log: filepath.Join(dir, "lockstep.log"),
+		conf: filepath.Join(dir, "lockstep.yaml"), log: filepath.Join(dir, s.Instance+".log"),
 	}
-	if err := os.WriteFile(l.conf, []byte(l.config()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	l.Reconfigure(func(*Setup) {})
 	t.Cleanup(l.finish)
-	l.Launch()
 	return l
 }
+
+// Reconfigure writes another configuration file; it takes effect with the next Launch or Reload.
+func (l *Lockstep) Reconfigure(change func(*Setup)) {
+	l.t.Helper()
+	change(&l.setup)
+	if err := os.WriteFile(l.conf, []byte(l.config()), 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Reload sends SIGHUP.
+func (l *Lockstep) Reload() { l.signal(syscall.SIGHUP) }
+
+// Terminate sends SIGTERM and does not wait.
+func (l *Lockstep) Terminate() { l.signal(syscall.SIGTERM) }
+
+// Process is the running process.
+func (l *Lockstep) Process() *testkafka.Process { return l.proc }
+
+// ID is the instance's id.
+func (l *Lockstep) ID() string { return l.setup.Instance }
 
 // For is the same Lockstep with its failures told to a subtest.
 func (l *Lockstep) For(t testing.TB) *Lockstep {
@@ -127,7 +165,10 @@ func (l *Lockstep) config() string {
 	}
 	p("admin:\n  address: %s", l.ports.Addr(1))
 	// Static membership: a restart after kill -9 takes its partitions back at once.
-	p("instance:\n  id: e2e\n  session_timeout: 6s")
+	p("instance:\n  id: %s\n  session_timeout: %s", l.setup.Instance, l.setup.SessionTimeout)
+	if len(l.setup.Limits) > 0 {
+		p("limits:\n  %s", strings.Join(l.setup.Limits, "\n  "))
+	}
 	p("log:\n  level: debug")
 	return b.String()
 }
@@ -274,7 +315,7 @@ func (l *Lockstep) finish() {
 	if l.t.Failed() || os.Getenv("LOCKSTEP_KEEP_LOGS") != "" {
 		l.t.Log(l.LogTail(60))
 		if keep := os.Getenv("LOCKSTEP_KEEP_LOGS"); keep != "" {
-			name := strings.ReplaceAll(l.t.Name(), "/", "_") + ".log"
+			name := strings.ReplaceAll(l.t.Name(), "/", "_") + "-" + filepath.Base(l.log)
 			_ = os.WriteFile(filepath.Join(keep, name), []byte(log), 0o644)
 		}
 	}
