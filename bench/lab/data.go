@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
@@ -165,7 +166,20 @@ func (l *Lab) compacted(ctx context.Context, topic string) error {
 		return err
 	}
 	defer adm.Close()
-	return setConfig(ctx, adm, topic, "min.compaction.lag.ms", strconv.FormatInt(24*time.Hour.Milliseconds(), 10))
+	// The hurry with which the cleaner was made to work is not the topic's nature: mirrors may copy settings.
+	lag := strconv.FormatInt(24*time.Hour.Milliseconds(), 10)
+	changes := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "min.compaction.lag.ms", Value: &lag}}
+	for _, k := range []string{"segment.bytes", "segment.ms", "min.cleanable.dirty.ratio"} {
+		changes = append(changes, kadm.AlterConfig{Op: kadm.DeleteConfig, Name: k})
+	}
+	answers, err := adm.AlterTopicConfigs(ctx, changes, topic)
+	if err == nil && len(answers) > 0 {
+		err = answers[0].Err
+	}
+	if err != nil {
+		return fmt.Errorf("settle the settings of %s: %w", topic, err)
+	}
+	return nil
 }
 
 type batch struct {

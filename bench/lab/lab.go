@@ -249,11 +249,3 @@ func Sleep(ctx context.Context, d time.Duration) error {
 
 // MiB writes a number of bytes.
 func MiB(n int64) string { return strconv.FormatInt(n>>20, 10) + " MiB" }
-
-func setConfig(ctx context.Context, adm *kadm.Client, topic, key, value string) error {
-	_, err := adm.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, topic)
-	if err != nil {
-		return fmt.Errorf("set %s of %s: %w", key, topic, err)
-	}
-	return nil
-}

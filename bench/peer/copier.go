@@ -12,6 +12,7 @@ type CopierOptions struct {
 	Topic, Dst string
 	Partitions int
 	LZ4, Tuned bool
+	Configs    map[string]string // of the destination's topic
 }
 
 // StartCopier makes the destination's topic and starts the copier.
@@ -19,7 +20,7 @@ func StartCopier(ctx context.Context, l *lab.Lab, o CopierOptions) (*Process, er
 	if o.Source == "" {
 		o.Source = l.Source.Addr(1)
 	}
-	if err := lab.Create(ctx, l.Dest, o.Dst, o.Partitions, nil); err != nil {
+	if err := lab.Create(ctx, l.Dest, o.Dst, o.Partitions, o.Configs); err != nil {
 		return nil, err
 	}
 	args := []string{"copy", "-from", o.Source, "-to", l.Dest.Addr(1), "-src", o.Topic, "-dst", o.Dst}

@@ -144,7 +144,11 @@ func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
 	copier := func(tuned bool) func(context.Context, int) (map[string]float64, error) {
 		return func(ctx context.Context, _ int) (map[string]float64, error) {
 			began := time.Now()
-			p, err := peer.StartCopier(ctx, l, peer.CopierOptions{Topic: shape.Topic, Dst: "copied", Partitions: shape.Partitions, LZ4: shape.LZ4, Tuned: tuned})
+			o := peer.CopierOptions{Topic: shape.Topic, Dst: "copied", Partitions: shape.Partitions, LZ4: shape.LZ4, Tuned: tuned}
+			if shape.Keys > 0 { // as Lockstep makes it
+				o.Configs = map[string]string{"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
+			}
+			p, err := peer.StartCopier(ctx, l, o)
 			if err != nil {
 				return nil, err
 			}
