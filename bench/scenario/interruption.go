@@ -101,7 +101,7 @@ func takeOver(ctx context.Context, l *lab.Lab, sig syscall.Signal) (time.Duratio
 		select {
 		case <-tick.C:
 			cl.Produce(ctx, &kgo.Record{Topic: topic, Value: []byte("x")}, nil)
-			if gone == nil && ended.IsZero() && n%10 == 0 {
+			if gone == nil && ended.IsZero() && !last.IsZero() && n%10 == 0 {
 				if p := owner(ctx, both, topic); p != nil {
 					if err := p.Signal(sig); err != nil {
 						return 0, err
