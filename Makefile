@@ -12,11 +12,7 @@ PKG     := github.com/lockstep-kafka/lockstep
 kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
 unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
 
-<<<<<<< HEAD
-.PHONY: help build demo test test-unit test-long test-foreign fuzz bench bench-full bench-proxy bench-docs bench-micro haproxy fmt fmt-check lint docs docs-check check tools clean
-=======
-.PHONY: bench-gate help build demo test test-unit test-long fuzz bench bench-full bench-proxy bench-docs bench-micro haproxy fmt fmt-check lint docs docs-check check tools clean
->>>>>>> f624b03 (A gate on allocations and ratios of the hot paths (make bench-gate), in CI)
+.PHONY: help build demo test test-unit test-long test-foreign fuzz bench bench-full bench-proxy bench-docs bench-micro bench-gate haproxy fmt fmt-check lint docs docs-check check tools clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
