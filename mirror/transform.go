@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"sort"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -67,7 +66,7 @@ type walkStop struct {
 // chunks without a batch, neighbours of one epoch joined. Nothing is changed
 // in records.
 func walkRecords(st *walkState, known int32, records []byte, aborted []kmsg.FetchResponseTopicPartitionAbortedTransaction, emit func(chunk)) walkStop {
-	ab, answer := newAbortedTxns(aborted), len(records)
+	ab, answer := protocol.NewAbortedTxns(aborted), len(records)
 	var skip chunk // pending, base < 0: none
 	skip.base = -1
 	flush := func() {
@@ -98,7 +97,7 @@ func walkRecords(st *walkState, known int32, records []byte, aborted []kmsg.Fetc
 		stop := walkStop{base: base}
 		switch {
 		case next <= st.position:
-			ab.pass(b)
+			ab.Pass(b)
 			continue
 		case known >= 0 && e > known:
 			stop.kind = stopNewerEpoch
@@ -115,7 +114,7 @@ func walkRecords(st *walkState, known int32, records []byte, aborted []kmsg.Fetc
 			flush()
 			return stop
 		}
-		if drop := ab.pass(b); drop || b.IsControl() || b.NumRecords() == 0 {
+		if drop := ab.Pass(b); drop || b.IsControl() || b.NumRecords() == 0 {
 			if b.IsControl() {
 				st.open.ended(b.ProducerID())
 			}
@@ -174,56 +173,6 @@ func hole(n int64) uint8 {
 		return epoch.HoleMore
 	}
 	return uint8(max(n, 0))
-}
-
-// abortedTxns is a read_committed consumer's view of one answer's list of
-// aborted transactions.
-type abortedTxns struct {
-	list []kmsg.FetchResponseTopicPartitionAbortedTransaction // by first offset
-	now  map[int64]struct{}                                   // producer ids whose aborted transaction goes on here
-}
-
-func newAbortedTxns(list []kmsg.FetchResponseTopicPartitionAbortedTransaction) *abortedTxns {
-	a := &abortedTxns{list: list}
-	if len(list) > 0 {
-		a.now = make(map[int64]struct{}, len(list))
-		sort.SliceStable(list, func(i, j int) bool { return list[i].FirstOffset < list[j].FirstOffset })
-	}
-	return a
-}
-
-// pass takes the next batch in and says whether its records are aborted ones.
-func (a *abortedTxns) pass(b protocol.Batch) bool {
-	if len(a.list) == 0 && len(a.now) == 0 || b.ProducerID() < 0 {
-		return false
-	}
-	last := b.NextOffset() - 1
-	for len(a.list) > 0 && a.list[0].FirstOffset <= last {
-		a.now[a.list[0].ProducerID] = struct{}{}
-		a.list = a.list[1:]
-	}
-	if b.IsControl() {
-		if isAbortMarker(b) {
-			delete(a.now, b.ProducerID())
-		}
-		return false
-	}
-	if !b.IsTransactional() {
-		return false
-	}
-	_, is := a.now[b.ProducerID()]
-	return is
-}
-
-// isAbortMarker reads a control batch's first record's key: version, type 0.
-// The cleaner leaves control batches without records behind; they are none.
-func isAbortMarker(b protocol.Batch) bool {
-	abort := false
-	_ = protocol.Records(b, func(r protocol.RecordView) bool {
-		abort = len(r.Key) >= 4 && binary.BigEndian.Uint16(r.Key[2:]) == 0
-		return false
-	})
-	return abort
 }
 
 // openTxns tells whether a source transaction was begun and not ended at an

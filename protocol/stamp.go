@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -120,6 +121,21 @@ func (b Batch) restore(v int64, epoch int32, attributes int16) {
 	b.fixCRC(before)
 	b.SetBase(v, epoch)
 }
+
+// Bare takes from a batch, in place, what its producer left in the header: the
+// producer fields become -1, the transactional bit 0; the CRC is updated, not
+// recomputed. A batch of a source and the one that Restore makes of its mirrored
+// copy are then equal from the CRC on, byte for byte.
+func (b Batch) Bare() {
+	before := b.headCRC()
+	b.setAttributes(b.Attributes() &^ attrTransactional)
+	b.putProducer(-1, -1, -1)
+	b.fixCRC(before)
+}
+
+// SameContent tells whether two batches are equal from the CRC on: all but base
+// offset, size and leader epoch.
+func (b Batch) SameContent(o Batch) bool { return bytes.Equal(b[offCRC:], o[offCRC:]) }
 
 // SetBase sets base offset and leader epoch, which lie outside the CRC: all
 // that a batch of a native span needs to be shown.
