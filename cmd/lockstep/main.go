@@ -42,7 +42,7 @@ func root() *cobra.Command {
 		serveCommand(), checkCommand(), demoCommand(), versionCommand(),
 		listCommand(), describeCommand(), statusCommand(), aclsCommand(), setCommand(), instancesCommand(), forgetCommand(),
 		startCommand(), stopCommand(), pauseCommand(), resumeCommand(), recoverCommand(), deleteCommand(),
-		divergedCommand(), referenceCommand(),
+		divergedCommand(), verifyCommand(), referenceCommand(),
 	)
 	markRuns(cmd)
 	return cmd

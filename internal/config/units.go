@@ -83,6 +83,12 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
+// Set and Type make it a flag of the command line.
+func (b *Bytes) Set(t string) error { return b.parse(t) }
+
+// Type is what flags show.
+func (b *Bytes) Type() string { return "size" }
+
 // UnmarshalYAML reads 500ms.
 func (d *Duration) UnmarshalYAML(n ast.Node) error { return place(n, d.parse(n.String())) }
 

@@ -152,3 +152,18 @@ type Difference struct {
 	Destination *Record `json:"destination"`
 	Detail      string  `json:"detail"`
 }
+
+// String is for a person.
+func (d *Difference) String() string {
+	switch d.Kind {
+	case KindTopic:
+		return fmt.Sprintf("topic %s: %s", d.Topic, d.Detail)
+	case KindPartition:
+		return fmt.Sprintf("%s, partition %d: %s", d.Topic, d.Partition, d.Detail)
+	}
+	s := fmt.Sprintf("%s, partition %d, offset %d: %s: %s", d.Topic, d.Partition, d.Offset, d.Kind, d.Detail)
+	if d.Source != nil || d.Destination != nil {
+		s += fmt.Sprintf("\n  source:      %s\n  destination: %s", d.Source, d.Destination)
+	}
+	return s
+}
