@@ -174,6 +174,7 @@ func TestH9StoppingEndsTransactions(t *testing.T) {
 // M11: a source transaction that is open at the end is left out.
 func TestM11HalfATransaction(t *testing.T) {
 	a, b := newSite(t, "A"), newSite(t, "B")
+	b.tuning.KeepBatches = true // joined, they would be refused together
 	a.phys.with("t", 0, func(l *fakeLog) {
 		l.append(rawBatch{base: 0, n: 2}.bytes())
 		l.append(rawBatch{base: 2, n: 3, pid: 7, txn: true}.bytes())
