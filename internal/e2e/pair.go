@@ -130,7 +130,7 @@ type PartitionStatus struct {
 	LME               int32  `json:"lme"`
 	LMO               int64  `json:"lmo"`
 	ShownEpoch        int32  `json:"shown_epoch"`
-	WaitingFor        []string
+	WaitingFor        []string `json:"waiting_for"`
 	Left              *struct {
 		Offset    int64 `json:"offset"`
 		Epoch     int32 `json:"epoch"`
