@@ -57,10 +57,13 @@ type Owner struct {
 	assigned  map[int32]bool
 	fenced    map[int32]time.Time
 	confirmed time.Time // when the newest heartbeat that was answered well was sent
+	since     time.Time // when this membership was confirmed first
+	replaced  int       // times in a row that a young membership was replaced
 	owned     []int32   // what was last told
 	changed   chan struct{}
 	fatal     error
 	fatalCh   chan struct{}
+	rejoin    chan struct{} // this membership is over: begin another
 }
 
 // NewOwner connects nothing yet.
@@ -76,7 +79,7 @@ func NewOwner(o OwnerOptions) (*Owner, error) {
 	}
 	return &Owner{
 		o: o, log: o.Logger, beat: make(chan struct{}, 1), assigned: map[int32]bool{}, fenced: map[int32]time.Time{},
-		changed: make(chan struct{}), fatalCh: make(chan struct{}),
+		changed: make(chan struct{}), fatalCh: make(chan struct{}), rejoin: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -174,6 +177,16 @@ func (w *Owner) kick() {
 // leaves (a static member stays until its session ends). An error means that
 // trying again doesn't help.
 func (w *Owner) Run(ctx context.Context) error {
+	for {
+		if again, err := w.membership(ctx); err != nil || !again {
+			return err
+		}
+	}
+}
+
+// membership is one client in the group. again: it was replaced, and another is
+// to begin.
+func (w *Owner) membership(ctx context.Context) (again bool, err error) {
 	opts := append(
 		slices.Clone(w.o.Client),
 		kgo.ClientID("lockstep-owner"),
@@ -199,7 +212,7 @@ func (w *Owner) Run(ctx context.Context) error {
 	}
 	cl, err := kgo.NewClient(opts...)
 	if err != nil {
-		return fmt.Errorf("client for group %s: %w", w.o.group, err)
+		return false, fmt.Errorf("client for group %s: %w", w.o.group, err)
 	}
 	// The group is all that this client is for; the view reads the topic.
 	cl.PauseFetchTopics(ledger.Topic)
@@ -211,6 +224,8 @@ func (w *Owner) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-w.fatalCh:
+	case <-w.rejoin:
+		again = true
 	}
 	// Heartbeats go on while the client releases and leaves.
 	cl.CloseAllowingRebalance()
@@ -219,9 +234,9 @@ func (w *Owner) Run(ctx context.Context) error {
 	wg.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.confirmed = time.Time{}
+	w.confirmed, w.since = time.Time{}, time.Time{}
 	w.tell()
-	return w.fatal
+	return again && w.fatal == nil, w.fatal
 }
 
 // assign is called by the client when the group gives partitions to us.
@@ -288,14 +303,44 @@ func (f manageErrors) OnGroupManageError(err error) { f(err) }
 func (w *Owner) manageError(err error) {
 	switch {
 	case errors.Is(err, kerr.FencedInstanceID):
-		w.fail(fmt.Errorf("group %s: another instance runs with instance.id %q: give each its own: %w", w.o.group, w.o.InstanceID, err))
+		w.fencedInstance(err)
 	case errors.Is(err, kerr.InvalidSessionTimeout):
 		w.fail(fmt.Errorf("group %s: instance.session_timeout %v is outside of what the destination allows "+
 			"(group.min.session.timeout.ms, group.max.session.timeout.ms): %w", w.o.group, w.o.SessionTimeout, err))
 	case errors.Is(err, kerr.GroupAuthorizationFailed):
 		w.log.Error("no right to join the group: grant Read and Describe on it", "group", w.o.group, "err", err)
 	default:
+		w.mu.Lock()
+		w.since = time.Time{}
+		w.mu.Unlock()
 		w.log.Warn("group membership lost; joining again", "group", w.o.group, "err", err)
+	}
+}
+
+// maxReplaced is how often a young membership may be replaced in a row.
+const maxReplaced = 2
+
+// fencedInstance: a member with our instance.id has joined after us. That may
+// have been ourselves: a coordinator that hung answers the join that was given
+// up after the one that was sent for it, and one of a process that was killed.
+// So a membership that is younger than a session begins again; the older one of
+// two that live with the same id ends.
+func (w *Owner) fencedInstance(err error) {
+	w.mu.Lock()
+	if !w.since.IsZero() && time.Since(w.since) > w.o.SessionTimeout {
+		w.replaced = maxReplaced
+	}
+	w.replaced++
+	n := w.replaced
+	w.mu.Unlock()
+	if n > maxReplaced {
+		w.fail(fmt.Errorf("group %s: another instance runs with instance.id %q: give each its own: %w", w.o.group, w.o.InstanceID, err))
+		return
+	}
+	w.log.Warn("group membership replaced; joining again", "group", w.o.group, "err", err)
+	select {
+	case w.rejoin <- struct{}{}:
+	default:
 	}
 }
 
@@ -374,13 +419,24 @@ func (w *Owner) heartbeat(ctx context.Context, cl *kgo.Client) {
 				delete(w.fenced, n)
 			}
 		}
-		w.confirmed = sent
+		w.confirm(sent)
 	case errors.Is(err, kerr.RebalanceInProgress): // a member still; nothing is taken from it unasked
-		w.confirmed = sent
+		w.confirm(sent)
 	default: // the client sees it too, and says what is lost
 		w.log.Debug("heartbeat refused", "group", w.o.group, "err", err)
 	}
 	w.tell()
+}
+
+// confirm: we were a member when a heartbeat was sent; w.mu is held.
+func (w *Owner) confirm(sent time.Time) {
+	w.confirmed = sent
+	switch {
+	case w.since.IsZero():
+		w.since = sent
+	case sent.Sub(w.since) > w.o.SessionTimeout:
+		w.replaced = 0
+	}
 }
 
 // brief names up to eight partitions.

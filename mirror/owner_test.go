@@ -222,9 +222,31 @@ func TestOwnerSameInstanceID(t *testing.T) {
 	a.until(t, count(ledger.Partitions))
 	b := startOwner(t, seed, "static", OwnerOptions{InstanceID: "one"})
 	b.until(t, count(ledger.Partitions))
-	a.until(t, count(0))
+	// They are of one age and take turns for a while; of two, the older one gives up at once.
 	<-a.fatalCh
 	require.ErrorContains(t, a.stop(), `instance.id "one"`)
+	b.until(t, count(ledger.Partitions))
+	require.Nil(t, b.fatal)
+}
+
+// A join that was given up is answered after the one sent for it, or after the
+// process that sent it was killed: then the coordinator says that another member
+// has our instance.id, and there is none. It is joined again.
+func TestOwnerReplacedByItself(t *testing.T) {
+	seed := ownerCluster(t)
+	a := startOwner(t, seed, "ghost", OwnerOptions{InstanceID: "one"})
+	a.until(t, count(ledger.Partitions))
+	for range maxReplaced { // no more than that
+		cl, err := kgo.NewClient(kgo.SeedBrokers(seed...), kgo.ConsumerGroup("ghost"), kgo.ConsumeTopics(ledger.Topic), kgo.InstanceID("one"),
+			kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.SessionTimeout(ownerSession))
+		require.NoError(t, err)
+		changed := a.Changes()
+		require.Eventually(t, func() bool { _, gen := cl.GroupMetadata(); return gen >= 0 }, 30*time.Second, time.Millisecond)
+		cl.Close() // a static member says nothing at its end
+		<-changed
+		a.until(t, count(ledger.Partitions))
+	}
+	require.Nil(t, a.fatal)
 }
 
 // A static member that ends releases what it has, and gets it back.

@@ -153,3 +153,51 @@ func (e *Ends) Moved(ctx context.Context, began time.Time) time.Duration {
 		}
 	}
 }
+
+// Stalls watches what is shown of a topic under traffic to every partition. The returned function ends that and says
+// for how long, at most, a partition did not move.
+func (e *Ends) Stalls(ctx context.Context) (longest func() time.Duration) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	var worst time.Duration
+	go func() {
+		defer close(done)
+		type at struct {
+			offset int64
+			since  time.Time
+		}
+		last := map[int32]at{}
+		began := time.Now()
+		for {
+			got, err := e.dst.ListEndOffsets(ctx, e.topic)
+			over, now := ctx.Err() != nil, time.Now()
+			if err == nil {
+				got.Each(func(o kadm.ListedOffset) {
+					was, ok := last[o.Partition]
+					if !ok {
+						was = at{-1, began}
+					}
+					if o.Err == nil && o.Offset > was.offset {
+						worst = max(worst, now.Sub(was.since))
+						last[o.Partition] = at{o.Offset, now}
+					}
+				})
+			}
+			if over {
+				for _, a := range last {
+					worst = max(worst, now.Sub(a.since))
+				}
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	return func() time.Duration {
+		cancel()
+		<-done
+		return worst.Round(10 * time.Millisecond)
+	}
+}

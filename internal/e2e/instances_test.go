@@ -2,10 +2,12 @@ package e2e_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/internal/e2e"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
@@ -62,4 +64,47 @@ func TestTwoInstances(t *testing.T) {
 		want := l.CompareRaw(ctx, topic, 0)
 		l.CompareClient(ctx, clients.Readers()[2], clients.Read{Topic: topic, Isolation: oracle.ReadUncommitted}, want)
 	}
+	secondSignal(ctx, t, a, topic)
+}
+
+// secondSignal: with a client that waits for a minute, SIGTERM drains; a second one ends the process at once.
+func secondSignal(ctx context.Context, t *testing.T, l *e2e.Lockstep, topic string) {
+	t.Helper()
+	c, _, err := oracle.DialLeader(ctx, l.Bootstrap(), topic, 0)
+	require.NoError(t, err)
+	defer c.Close()
+	end, err := oracle.ListOffset(ctx, l.Bootstrap(), topic, 0, oracle.ReadCommitted, oracle.Latest)
+	require.NoError(t, err)
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		_, _ = longPoll(ctx, c, topic, end.Offset, time.Minute)
+	}()
+	wait(ctx, 500*time.Millisecond) // so that the request is under way
+	begun := len(l.Log())
+	l.Terminate()
+	until(ctx, t, "the drain", func() bool { return strings.Contains(l.Log()[begun:], "draining") || !l.Process().Alive() })
+	wait(ctx, time.Second)
+	require.True(t, l.Process().Alive(), "it drains, for the client that waits")
+	l.Terminate()
+	<-l.Process().Done()
+	require.ErrorContains(t, l.Process().Err(), "signal: terminated")
+	<-asked
+}
+
+// longPoll is a Fetch from an offset that waits for so long.
+func longPoll(ctx context.Context, c *oracle.Conn, topic string, offset int64, wait time.Duration) (*kmsg.FetchResponse, error) {
+	r := kmsg.NewPtrFetchRequest()
+	r.ReplicaID, r.MaxWaitMillis, r.MinBytes, r.MaxBytes, r.SessionEpoch = -1, int32(wait/time.Millisecond), 1, 1<<20, -1
+	rt := kmsg.NewFetchRequestTopic()
+	rt.Topic = topic
+	rp := kmsg.NewFetchRequestTopicPartition()
+	rp.FetchOffset, rp.PartitionMaxBytes, rp.CurrentLeaderEpoch, rp.LastFetchedEpoch = offset, 1<<20, -1, -1
+	rt.Partitions = append(rt.Partitions, rp)
+	r.Topics = append(r.Topics, rt)
+	resp, err := c.Do(ctx, r, 12)
+	if err != nil {
+		return nil, err
+	}
+	return resp.(*kmsg.FetchResponse), nil
 }

@@ -119,17 +119,17 @@ func (l *Lockstep) Verb(ctx context.Context, v any, args ...string) {
 
 // PartitionStatus is a row of describe, as far as tests look at it.
 type PartitionStatus struct {
-	Mirror            string `json:"mirror"`
-	Topic             string `json:"topic"`
-	Partition         int32  `json:"partition"`
-	State             string `json:"state"`
-	Error             string `json:"error"`
-	SourceOffset      int64  `json:"source_offset"`
-	DestinationOffset int64  `json:"destination_offset"`
-	Lag               int64  `json:"lag"`
-	LME               int32  `json:"lme"`
-	LMO               int64  `json:"lmo"`
-	ShownEpoch        int32  `json:"shown_epoch"`
+	Mirror            string   `json:"mirror"`
+	Topic             string   `json:"topic"`
+	Partition         int32    `json:"partition"`
+	State             string   `json:"state"`
+	Error             string   `json:"error"`
+	SourceOffset      int64    `json:"source_offset"`
+	DestinationOffset int64    `json:"destination_offset"`
+	Lag               int64    `json:"lag"`
+	LME               int32    `json:"lme"`
+	LMO               int64    `json:"lmo"`
+	ShownEpoch        int32    `json:"shown_epoch"`
 	WaitingFor        []string `json:"waiting_for"`
 	Left              *struct {
 		Offset    int64 `json:"offset"`

@@ -35,6 +35,8 @@ type Read struct {
 	Subscribe bool
 	// Commit commits what was read, with its leader epochs.
 	Commit bool
+	// CommitEvery also commits while reading. Only the Java client.
+	CommitEvery time.Duration
 	// Max ends the reading after so many records; 0: none.
 	Max int
 	// Follow goes on at the end, for what comes: until Max, or Timeout, which then is no failure.
@@ -149,6 +151,7 @@ func (r Read) args() []string {
 		add("commit", "true")
 	}
 	number("timeout", int(r.timeout()/time.Millisecond))
+	number("commit-every", int(r.CommitEvery/time.Millisecond))
 	if r.Follow {
 		add("follow", "true")
 	}

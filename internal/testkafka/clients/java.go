@@ -60,7 +60,8 @@ func JavaOffsets(ctx context.Context, bootstrap, topic string, partitions int, t
 	return r.Meta, err
 }
 
-// JavaProduce writes n records value0… to a partition and returns one "produced" line for each.
+// JavaProduce writes n records value0… to a partition and returns one "produced" line for each. Further arguments:
+// key=, value=, pace=MS between two records, x.SETTING=.
 func JavaProduce(ctx context.Context, bootstrap, topic string, partition int32, n int, more ...string) ([]Meta, error) {
 	r, err := Java(ctx, append([]string{
 		"produce", "bootstrap=" + bootstrap, "topic=" + topic, fmt.Sprintf("partition=%d", partition), fmt.Sprintf("n=%d", n),

@@ -76,8 +76,12 @@ public final class Client {
             if (arg("subscribe", "false").equals("true")) c.subscribe(List.of(need("topic")));
             else { c.assign(tps); seek(c, tps); }
             Map<TopicPartition, OffsetAndMetadata> done = new HashMap<>();
-            long n = 0;
+            long n = 0, every = num("commit-every", 0), committed = System.currentTimeMillis();
             while (n < max) {
+                if (every > 0 && System.currentTimeMillis() - committed > every && !done.isEmpty()) {
+                    c.commitSync(done);
+                    committed = System.currentTimeMillis();
+                }
                 if (System.currentTimeMillis() > deadline) { line("{\"meta\":\"timeout\"}"); break; }
                 ConsumerRecords<byte[], byte[]> recs;
                 try { // position() tells of a truncation too
@@ -166,6 +170,7 @@ public final class Client {
             List<java.util.concurrent.Future<RecordMetadata>> all = new ArrayList<>();
             for (int i = 0; i < num("n", 1); i++) {
                 byte[] v = (arg("value", "v") + i).getBytes(StandardCharsets.UTF_8);
+                if (num("pace", 0) > 0) Thread.sleep(num("pace", 0));
                 all.add(k.send(new ProducerRecord<>(need("topic"), (int) num("partition", 0), arg("key", "k").getBytes(StandardCharsets.UTF_8), v)));
             }
             for (var f : all) {
