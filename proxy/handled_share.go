@@ -91,7 +91,7 @@ func (h *handlers) handleShareFetch(x exchange, version int16, body []byte) {
 		askShare(x, &rest, func(r *kmsg.ShareFetchResponse) {
 			for _, t := range q.Topics {
 				name := names[t.TopicID]
-				if name == "" {
+				if name == "" || r.ErrorCode != 0 { // the group, or its session, comes first
 					continue
 				}
 				h.countRefused(name, protocol.KeyShareFetch)
@@ -104,7 +104,6 @@ func (h *handlers) handleShareFetch(x exchange, version int16, body []byte) {
 					if len(p.AcknowledgementBatches) > 0 {
 						a.AcknowledgeErrorCode, a.AcknowledgeErrorMessage = a.ErrorCode, a.ErrorMessage
 					}
-					a.CurrentLeader.LeaderID, a.CurrentLeader.LeaderEpoch = -1, -1
 					a.Records = []byte{} // Java takes no null here
 					rt.Partitions = append(rt.Partitions, a)
 				}
@@ -141,7 +140,7 @@ func (h *handlers) handleShareAcknowledge(x exchange, version int16, body []byte
 		askShare(x, &rest, func(r *kmsg.ShareAcknowledgeResponse) {
 			for _, t := range q.Topics {
 				name := names[t.TopicID]
-				if name == "" {
+				if name == "" || r.ErrorCode != 0 { // the group, or its session, comes first
 					continue
 				}
 				h.countRefused(name, protocol.KeyShareAcknowledge)
@@ -151,7 +150,6 @@ func (h *handlers) handleShareAcknowledge(x exchange, version int16, body []byte
 					a := kmsg.NewShareAcknowledgeResponseTopicPartition()
 					a.Partition = p.Partition
 					a.ErrorCode, a.ErrorMessage = refuseShare(name, denied)
-					a.CurrentLeader.LeaderID, a.CurrentLeader.LeaderEpoch = -1, -1
 					rt.Partitions = append(rt.Partitions, a)
 				}
 				r.Topics = append(r.Topics, rt)

@@ -22,6 +22,7 @@ type adminBroker struct {
 	tried []string // with validate_only
 	sizes map[string]string
 	may   int32
+	group int16 // share requests' error
 }
 
 func newAdminBroker(t testing.TB, b *bench) *adminBroker {
@@ -102,6 +103,7 @@ func (a *adminBroker) answer(req kmsg.Request) kmsg.Response {
 		}
 	case *kmsg.ShareFetchRequest:
 		r := resp.(*kmsg.ShareFetchResponse)
+		r.ErrorCode = a.group
 		for _, t := range q.Topics {
 			rt := kmsg.NewShareFetchResponseTopic()
 			rt.TopicID = t.TopicID
@@ -292,6 +294,14 @@ func TestM12ShareGroups(t *testing.T) {
 	a.may = 0
 	r = respond[*kmsg.ShareFetchResponse](b, q)
 	require.Equal(t, kerr.TopicAuthorizationFailed.Code, r.Topics[1].Partitions[0].ErrorCode)
+	// Who may not use the group learns nothing of the topic.
+	a.group = kerr.GroupAuthorizationFailed.Code
+	one := *q
+	one.Topics = one.Topics[:1]
+	r = respond[*kmsg.ShareFetchResponse](b, &one)
+	require.Equal(t, kerr.GroupAuthorizationFailed.Code, r.ErrorCode)
+	require.Empty(t, r.Topics)
+	a.group = 0
 	q.Topics = q.Topics[1:]
 	require.True(t, b.run(q).forwarded)
 

@@ -56,14 +56,15 @@ func (h *handlers) describeShareOffsets(version int16, body []byte) ([]byte, err
 			}
 			for k := range t.Partitions {
 				a := &t.Partitions[k]
+				if a.ErrorCode != 0 {
+					continue // the broker's own: it goes with no offset
+				}
 				a.StartOffset, a.LeaderEpoch = -1, -1
 				if version >= 1 {
 					a.Lag = -1
 				}
-				if a.ErrorCode == 0 {
-					m := shareMessage(t.Topic)
-					a.ErrorCode, a.ErrorMessage = shareRefusal, &m
-				}
+				m := shareMessage(t.Topic)
+				a.ErrorCode, a.ErrorMessage = shareRefusal, &m
 			}
 		}
 	}

@@ -25,6 +25,9 @@ const (
 	endpointMaxWait = 30 * time.Second
 	// unknownLife is how long a token is used whose end the endpoint doesn't tell.
 	unknownLife = time.Minute
+	// minRest is the least rest of a token's life that makes a session: shorter ones
+	// can't be renewed (brokers want a second between two authentications).
+	minRest = 5 * time.Second
 )
 
 // endpoint gets tokens from a token endpoint by client credentials. One token
@@ -89,7 +92,7 @@ func (e *endpoint) renew(ctx context.Context) {
 	if !t.Expiry.IsZero() {
 		life = t.Expiry.Sub(asked)
 	}
-	e.have, e.ends, e.next = t.AccessToken, asked.Add(life), asked.Add(life*4/5)
+	e.have, e.ends, e.next = t.AccessToken, asked.Add(life), asked.Add(min(life*4/5, life-minRest))
 	e.wait, e.err = 0, nil
 }
 

@@ -37,9 +37,8 @@ func secureKafka(t *testing.T, ca *tlstest.CA, dir string) (c *testkafka.Cluster
 	tlstest.Write(t, store, append(key, cert...))
 	tlstest.Write(t, trust, ca.PEM)
 	c = testkafka.Start(t, testkafka.Options{
-		Name: "secure", Listeners: []testkafka.Listener{{Name: "SECURE", Listen: secure, Advertised: secure}},
+		Name: "secure", Listeners: []testkafka.Listener{{Name: "SECURE", Protocol: "SSL", Listen: secure, Advertised: secure}},
 		Props: map[string]string{
-			"listener.security.protocol.map":             "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SSL",
 			"listener.name.secure.ssl.client.auth":       "required",
 			"listener.name.secure.ssl.keystore.type":     "PEM",
 			"listener.name.secure.ssl.keystore.location": store, "listener.name.secure.ssl.truststore.type": "PEM",

@@ -32,7 +32,8 @@ type Conn struct {
 	corr     int32
 	versions map[int16]Range
 	features map[string]Range
-	reauthAt time.Time
+	reauthAt time.Time // the SASL session is renewed from here on; zero: it has no end
+	sessEnd  time.Time // and is over from here on
 	closed   atomic.Bool
 	rtt      time.Duration // 0: nothing answered yet
 	head     []byte        // request header, reused
@@ -84,8 +85,15 @@ func (c *Conn) Close() error {
 	return c.nc.Close()
 }
 
-// Closed says whether the connection can't be used any more.
-func (c *Conn) Closed() bool { return c.closed.Load() }
+// Closed says whether the connection can't be used any more. One whose SASL
+// session has ended while nobody used it is closed by this: brokers cut it off at
+// the next request, whatever that is.
+func (c *Conn) Closed() bool {
+	if !c.closed.Load() && !c.sessEnd.IsZero() && time.Now().After(c.sessEnd) {
+		c.Close()
+	}
+	return c.closed.Load()
+}
 
 // Request sends req at the version that is set in it and decodes the answer,
 // which owns its memory. The wait is bounded by ctx and the dialer's request

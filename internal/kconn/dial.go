@@ -173,6 +173,8 @@ func (c *Conn) authenticate(ctx context.Context) error {
 	if len(c.d.SASL) == 0 {
 		return nil
 	}
+	began := time.Now()
+	c.reauthAt, c.sessEnd = time.Time{}, time.Time{}
 	mech := c.d.SASL[0]
 	for i := 0; ; {
 		hs := kmsg.NewPtrSASLHandshakeRequest()
@@ -221,7 +223,11 @@ func (c *Conn) authenticate(ctx context.Context) error {
 		}
 		if ms := resp.SessionLifetimeMillis; ms > 0 {
 			// KIP-368: renewed in place well before the broker cuts us off.
-			c.reauthAt = time.Now().Add(time.Duration(ms) * time.Millisecond * 8 / 10)
+			life := time.Duration(ms) * time.Millisecond
+			c.sessEnd = began.Add(life)
+			if c.reauthAt = began.Add(life * 8 / 10); c.reauthAt.Before(time.Now().Add(minReauth)) {
+				c.reauthAt = time.Now().Add(minReauth)
+			}
 		}
 		if done {
 			break
@@ -233,15 +239,21 @@ func (c *Conn) authenticate(ctx context.Context) error {
 	return nil
 }
 
+// minReauth is the least time between two authentications: brokers take what
+// comes within a second of the last one for an error (ILLEGAL_SASL_STATE).
+const minReauth = 1100 * time.Millisecond
+
 // reauthenticate renews a SASL session that is about to end.
 func (c *Conn) reauthenticate(ctx context.Context) error {
-	if c.reauthAt.IsZero() || time.Now().Before(c.reauthAt) {
+	if c.reauthAt.IsZero() || time.Now().Before(c.reauthAt) && time.Now().Before(c.sessEnd) {
 		return nil
 	}
-	c.reauthAt = time.Time{}
+	if c.Closed() {
+		return fmt.Errorf("%w: %w: the SASL session with %s has ended", ErrNotSent, ErrClosed, c.addr)
+	}
 	if err := c.authenticate(ctx); err != nil {
 		c.Close()
-		return errors.Join(ErrNotSent, fmt.Errorf("re-authentication to %s: %w", c.addr, err))
+		return fmt.Errorf("%w: re-authentication to %s: %w", ErrNotSent, c.addr, err)
 	}
 	return nil
 }

@@ -319,6 +319,8 @@ func TestMechanismNotOffered(t *testing.T) {
 // that, brokers don't).
 func TestReauthentication(t *testing.T) {
 	var handshakes atomic.Int32
+	var life atomic.Int64
+	life.Store(60_000)
 	addr := server(t, func(c net.Conn) {
 		for {
 			key, v, corr, ok := frame(c)
@@ -335,7 +337,7 @@ func TestReauthentication(t *testing.T) {
 				reply(c, corr, []byte{0, 0, 0, 0, 0, 0})
 			case key == 36:
 				r := kmsg.NewPtrSASLAuthenticateResponse()
-				r.Version, r.SessionLifetimeMillis = v, 1
+				r.Version, r.SessionLifetimeMillis = v, life.Load()
 				reply(c, corr, r.AppendTo(nil))
 			default:
 				reply(c, corr, make([]byte, 12))
@@ -344,11 +346,41 @@ func TestReauthentication(t *testing.T) {
 	})
 	c, err := dial(t, &Dialer{SASL: []sasl.Mechanism{plain.Auth{User: "u", Pass: "p"}.AsMechanism()}}, addr)
 	require.NoError(t, err)
-	time.Sleep(2 * time.Millisecond)
-	b, err := c.RoundTripRaw(t.Context(), 3, 0, net.Buffers{{0, 0, 0, 0}}, 0)
-	require.NoError(t, err)
-	b.Release()
+	ask := func() error {
+		b, err := c.RoundTripRaw(t.Context(), 3, 0, net.Buffers{{0, 0, 0, 0}}, 0)
+		if err == nil {
+			b.Release()
+		}
+		return err
+	}
+	require.NoError(t, ask())
+	require.Equal(t, int32(1), handshakes.Load(), "not yet")
+	require.WithinDuration(t, c.sessEnd.Add(-12*time.Second), c.reauthAt, time.Millisecond, "four fifths of a minute")
+	c.reauthAt = time.Now()
+	require.NoError(t, ask())
 	require.Equal(t, int32(2), handshakes.Load())
+
+	// Within a second brokers refuse it: a session that is shorter ends with its connection.
+	life.Store(50)
+	c.reauthAt = time.Now()
+	require.NoError(t, ask())
+	require.Equal(t, int32(3), handshakes.Load())
+	require.Greater(t, time.Until(c.reauthAt), time.Second)
+	c.sessEnd = time.Now()
+	err = ask()
+	require.ErrorIs(t, err, ErrNotSent)
+	require.ErrorIs(t, err, ErrClosed)
+	require.True(t, c.Closed())
+	require.Equal(t, int32(3), handshakes.Load())
+}
+
+// A session that ended while nobody used the connection: it is dialled anew, without an error in between.
+func TestIdleBeyondTheSession(t *testing.T) {
+	c, err := dial(t, &Dialer{}, fake(t))
+	require.NoError(t, err)
+	require.False(t, c.Closed())
+	c.sessEnd = time.Now().Add(-time.Millisecond)
+	require.True(t, c.Closed())
 }
 
 func TestAdmit(t *testing.T) {

@@ -1,6 +1,7 @@
 package testkafka
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -127,7 +128,7 @@ func (c *Cluster) prepare(id, controller int, clusterID string, k kit) error {
 		for _, l := range c.opts.Listeners {
 			listeners = append(listeners, l.Name+"://"+l.Listen)
 			p["advertised.listeners"] += "," + l.Name + "://" + l.Advertised
-			p["listener.security.protocol.map"] += "," + l.Name + ":PLAINTEXT"
+			p["listener.security.protocol.map"] += "," + l.Name + ":" + cmp.Or(l.Protocol, "PLAINTEXT")
 		}
 	}
 	if id == controller {

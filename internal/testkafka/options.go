@@ -27,8 +27,8 @@ type Options struct {
 	Version string
 	// Props are added to every node's server.properties, over the harness's own.
 	Props map[string]string
-	// Listeners are further plaintext listeners of broker 1, each with an advertised address of its own: for relays
-	// that clients reach the broker through.
+	// Listeners are further listeners of broker 1, each with an advertised address of its own: for relays that clients
+	// reach the broker through, and for TLS and SASL.
 	Listeners []Listener
 	// Heap is the maximum heap of each JVM as Java writes it. Default "300m".
 	Heap string
@@ -42,9 +42,10 @@ type Options struct {
 	Logf func(format string, args ...any)
 }
 
-// Listener is a plaintext listener besides the broker's own.
+// Listener is a listener besides the broker's own, which is plaintext.
 type Listener struct {
 	Name       string // upper case, other than PLAINTEXT and CONTROLLER
+	Protocol   string // PLAINTEXT (also when empty), SSL, SASL_PLAINTEXT or SASL_SSL; its settings go into Props
 	Listen     string // host:port
 	Advertised string // host:port that clients who came this way are told
 }
