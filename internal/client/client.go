@@ -36,6 +36,9 @@ func NewSecurity(what string, t config.TLS, s config.SASL) (Security, error) {
 	if err != nil {
 		return Security{}, err
 	}
+	if m != nil {
+		m = newLogins(m)
+	}
 	return Security{TLS: tc, SASL: m}, nil
 }
 

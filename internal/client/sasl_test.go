@@ -432,3 +432,78 @@ func checkAWS(token []byte) error {
 	}
 	return nil
 }
+
+// A user that is refused is tried now and then, however many connections want to log in, by either client; when it is
+// accepted again, all get in.
+func TestNoLoginStorm(t *testing.T) {
+	var tries atomic.Int64
+	var accept atomic.Bool
+	accept.Store(true)
+	addr := broker(t, "PLAIN", func([]byte) error {
+		tries.Add(1)
+		if accept.Load() {
+			return nil
+		}
+		return fmt.Errorf("nobody gets in")
+	})
+	sec, err := NewSecurity("test", config.TLS{}, config.SASL{Mechanism: "PLAIN", Username: "u", PasswordFile: write(t, "p", canary)})
+	require.NoError(t, err)
+	dial := func(ctx context.Context) error {
+		c, err := (&kconn.Dialer{SASL: []sasl.Mechanism{sec.SASL}}).Init().Dial(ctx, addr)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	}
+	ping := func(ctx context.Context) error {
+		cl, err := kgo.NewClient(append(Options([]string{addr}, sec), kgo.RequestRetries(0))...)
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		return cl.Ping(ctx)
+	}
+	many := func(ctx context.Context, n int) (failed int64) {
+		var wg sync.WaitGroup
+		var bad atomic.Int64
+		for i := range 2 * n {
+			wg.Go(func() {
+				if []func(context.Context) error{dial, ping}[i%2](ctx) != nil {
+					bad.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return bad.Load()
+	}
+	require.Zero(t, many(t.Context(), 20))
+	require.EqualValues(t, 40, tries.Load())
+
+	accept.Store(false)
+	tries.Store(0)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		require.NotZero(t, many(ctx, 10))
+	}
+	require.Less(t, tries.Load(), int64(20))
+	require.ErrorContains(t, dial(t.Context()), "not accepted")
+	l := sec.SASL.(*logins)
+	for range 20 {
+		l.mu.Lock()
+		l.next = time.Now()
+		clear(l.open)
+		l.mu.Unlock()
+		require.ErrorContains(t, dial(t.Context()), "nobody gets in")
+	}
+	l.mu.Lock()
+	require.Greater(t, time.Until(l.next), loginMaxWait/3)
+	require.LessOrEqual(t, time.Until(l.next), loginMaxWait)
+	l.next = time.Now()
+	l.mu.Unlock()
+
+	accept.Store(true)
+	require.NoError(t, dial(t.Context()))
+	require.Zero(t, many(t.Context(), 20))
+	require.Empty(t, l.open)
+}

@@ -168,6 +168,12 @@ func (c *Conn) apiVersions(ctx context.Context, v int16) error {
 	return nil
 }
 
+// Failer is a sasl.Session that wants to know of a login that failed, and whether
+// the broker has refused it.
+type Failer interface {
+	Failed(err error, refused bool)
+}
+
 // authenticate runs the SASL exchange (SaslHandshake v1, SaslAuthenticate).
 func (c *Conn) authenticate(ctx context.Context) error {
 	if len(c.d.SASL) == 0 {
@@ -199,6 +205,15 @@ func (c *Conn) authenticate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrCredentials, mech.Name(), err)
 	}
+	err = c.tokens(ctx, began, mech.Name(), session, msg)
+	if f, ok := session.(Failer); ok && err != nil {
+		f.Failed(err, errors.Is(err, ErrCredentials))
+	}
+	return err
+}
+
+// tokens sends the tokens of a session to the broker.
+func (c *Conn) tokens(ctx context.Context, began time.Time, mechanism string, session sasl.Session, msg []byte) error {
 	version, err := c.Version(int16(kmsg.SASLAuthenticate), 0, 2)
 	if err != nil {
 		return err
@@ -209,7 +224,7 @@ func (c *Conn) authenticate(ctx context.Context) error {
 		r, err := c.request(ctx, req)
 		if err != nil {
 			if errors.Is(err, ErrClosed) {
-				return fmt.Errorf("%w: %s: closed while authenticating: %w", ErrCredentials, mech.Name(), err)
+				return fmt.Errorf("%w: %s: closed while authenticating: %w", ErrCredentials, mechanism, err)
 			}
 			return err
 		}
@@ -219,7 +234,7 @@ func (c *Conn) authenticate(ctx context.Context) error {
 			if resp.ErrorMessage != nil {
 				text = *resp.ErrorMessage
 			}
-			return fmt.Errorf("%w: %s: %s; check the credentials under sasl", ErrCredentials, mech.Name(), text)
+			return fmt.Errorf("%w: %s: %s; check the credentials under sasl", ErrCredentials, mechanism, text)
 		}
 		if ms := resp.SessionLifetimeMillis; ms > 0 {
 			// KIP-368: renewed in place well before the broker cuts us off.
@@ -233,7 +248,7 @@ func (c *Conn) authenticate(ctx context.Context) error {
 			break
 		}
 		if done, msg, err = session.Challenge(resp.SASLAuthBytes); err != nil {
-			return fmt.Errorf("%w: %s: %w", ErrCredentials, mech.Name(), err)
+			return fmt.Errorf("%w: %s: %w", ErrCredentials, mechanism, err)
 		}
 	}
 	return nil
