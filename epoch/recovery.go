@@ -13,6 +13,9 @@ type Checkpoint struct {
 	EndShown  int64 // highest end ever shown since the last cut
 	LastEpoch int32 // epoch of the last source batch seen, skipped ones included
 	Open      bool  // a source transaction is open at Position
+	// Under is the generation that was open when Position was known, which may be
+	// one without a live batch yet; 0: Gen.
+	Under int16
 }
 
 // RecoverInput is what an owner knows before it reads the log again.
@@ -154,6 +157,16 @@ func (r *Recovery) cpSpan() int {
 	return -1
 }
 
+// cpLimit is what the checkpoint's position can't be above: a cut made since.
+func (r *Recovery) cpLimit(cpSpan int) int64 {
+	for i := len(r.l.Spans) - 1; i > cpSpan; i-- {
+		if s := &r.l.Spans[i]; s.Kind == Mirrored && s.Gen == r.in.Checkpoint.Under && s.VStart <= r.in.Checkpoint.Position {
+			return r.l.vLimit(i)
+		}
+	}
+	return r.l.vLimit(cpSpan)
+}
+
 // Next is the next physical range to read, forward; false: call Result.
 func (r *Recovery) Next() (from, to int64, ok bool) {
 	if r.w != nil && r.anchored && !r.verified {
@@ -283,7 +296,7 @@ func (r *Recovery) Result() Recovered {
 		if cp != nil && cpSpan == o.Last.Span && !r.distrust && cp.P == o.Last.PEnd && cp.ChainEnd == o.ChainEnd {
 			o.NeedVCount = false
 			o.VEnd = max(o.VEnd, cp.V)
-			o.Position = max(o.VEnd, min(cp.Position, r.l.vLimit(cpSpan))) // not above a cut made since
+			o.Position = max(o.VEnd, min(cp.Position, r.cpLimit(cpSpan)))
 			if o.Position == cp.Position {
 				o.Open = cp.Open
 			}
@@ -330,7 +343,7 @@ func (r *Recovery) withoutLive(o *Recovered, cp *Checkpoint, cpSpan int) {
 	o.VEnd = o.Position
 	if cpSpan >= 0 && cp.P <= r.in.PStart && cp.P <= r.in.PEnd && cp.V >= o.VEnd {
 		o.Basis = BasisCheckpoint
-		o.VEnd, o.ChainEnd, o.Position = cp.V, cp.ChainEnd, max(cp.V, min(cp.Position, r.l.vLimit(cpSpan)))
+		o.VEnd, o.ChainEnd, o.Position = cp.V, cp.ChainEnd, max(cp.V, min(cp.Position, r.cpLimit(cpSpan)))
 		o.Open = cp.Open && o.Position == cp.Position
 	}
 }

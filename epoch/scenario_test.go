@@ -236,7 +236,7 @@ func (s *scenario) recover(t *testing.T, d *datadriven.TestData) string {
 		v := num(d, "cp-v", 0)
 		in.Checkpoint = &Checkpoint{
 			Gen: int16(num(d, "cp-gen", 0)), V: v, ChainEnd: num(d, "cp-chain", v), P: num(d, "cp-p", 0),
-			Position: num(d, "cp-position", v), Open: d.HasArg("cp-open"),
+			Position: num(d, "cp-position", v), Open: d.HasArg("cp-open"), Under: int16(num(d, "cp-under", 0)),
 		}
 	}
 	r := s.l.Recover(in)

@@ -67,7 +67,7 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	}
 	p.stats.verified = spec.current
 	if p.setOpen && a.HighWatermark >= 0 {
-		p.walk.open.until, p.setOpen = a.HighWatermark, false
+		p.walk.open.until, p.setOpen = max(a.HighWatermark, a.LastStableOffset), false
 	}
 	p.errOp = ""
 	bad := p.badTries

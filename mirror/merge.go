@@ -96,7 +96,7 @@ func (p *Partition) flush(buf *kconn.Buffer) error {
 	it := &item{
 		batch: first.batch, // until they are merged; without one it would be a stretch to skip
 		base:  first.base, vEnd: last.next, next: last.next, count: last.next - first.base, epoch: first.epoch,
-		open: first.stamp.Flags&epoch.FlagOpen != 0, size: size, merged: len(list), buf: buf,
+		open: first.stamp.Flags&epoch.FlagOpen != 0, openAt: first.stamp.Flags&epoch.FlagOpen != 0, size: size, merged: len(list), buf: buf,
 	}
 	batches := make([]protocol.Batch, len(list))
 	for i, c := range list {

@@ -304,10 +304,10 @@ func (p *Partition) checkpoint(final, clean bool) (cp ledger.Checkpoint, ok bool
 		return cp, false
 	}
 	cp = ledger.Checkpoint{
-		Topic: p.topic, Partition: p.partition, Lineage: p.rec.Lineage, Gen: p.tail.gen,
+		Topic: p.topic, Partition: p.partition, Lineage: p.rec.Lineage, Gen: p.tail.gen, Under: p.tail.under,
 		V: p.tail.vEnd, ChainEnd: p.tail.chainEnd, P: p.tail.p,
 		Position: p.tail.position, LastEpoch: p.tail.epoch,
-		EndShown: p.live.Tail().EverShown, SourceEnd: p.stats.sourceEnd, Open: p.tail.open,
+		EndShown: p.live.Tail().EverShown, SourceEnd: p.stats.sourceEnd, Open: p.tail.openAt,
 		Released: final && clean, StateEpoch: p.rec.StateEpoch,
 	}
 	if p.shadowing() {

@@ -21,7 +21,8 @@ type item struct {
 	next    int64          // vEnd, or the end of what is skipped behind it
 	count   int64
 	epoch   int32
-	open    bool // a source transaction is open at its end
+	open    bool // a source transaction is open at vEnd
+	openAt  bool // the same at next: markers lie behind the batch
 	maxTS   int64
 	size    int
 	dropped bool  // no longer in the queue: the slow path's result isn't wanted
@@ -48,8 +49,10 @@ type tail struct {
 	p        int64 // physical end of the last live batch
 	position int64 // first source offset not yet mirrored
 	epoch    int32 // of the last source batch seen, skipped ones included; -1: none
-	open     bool  // the last live batch was inside a source transaction
+	open     bool  // a source transaction is open at vEnd
+	openAt   bool  // the same at position
 	gen      int16 // of the last live batch, -1: none
+	under    int16 // the generation that is open
 	at       int64 // unix ms of its answer
 }
 
@@ -109,9 +112,10 @@ func (p *Partition) dropQueue() {
 }
 
 // forgetOpen: nothing is known about transactions begun before the walk's
-// position, so every batch counts as inside one until the position has passed
-// what is the high watermark at the next fetch: by then all that were begun
-// below the last stable offset of that moment have ended.
+// position, so every batch counts as inside one until the position has reached
+// what is the end at the next fetch. The last stable offset of that moment is not
+// below the position (else it would be a question), so they all have ended, with
+// markers below that end.
 func (p *Partition) forgetOpen() {
 	p.walk.open.until, p.setOpen = math.MaxInt64, true
 }
@@ -130,15 +134,17 @@ func (p *Partition) enqueue(c chunk, buf *kconn.Buffer) error {
 	if c.batch == nil {
 		// Only the position moves: joined to what is before it, if of one epoch.
 		if n := len(p.queue); n > 0 && p.queue[n-1].epoch == c.epoch {
-			p.queue[n-1].next = c.next
+			p.queue[n-1].next, p.queue[n-1].openAt = c.next, c.open
 			return nil
 		}
+		it.openAt = c.open
 		p.queue = append(p.queue, it)
 		return nil
 	}
 	c.stamp.Gen = p.gen
 	it.batch, it.size = c.batch, c.batch.Size()
 	it.open = c.stamp.Flags&epoch.FlagOpen != 0
+	it.openAt = it.open
 	if c.slow {
 		it.ready = false
 	} else if err := c.batch.WriteStamp(c.stamp); err != nil {
@@ -164,7 +170,7 @@ func (p *Partition) advance() {
 		if !p.knownEpoch(it) {
 			break
 		}
-		p.tail.position, p.tail.epoch = it.next, it.epoch
+		p.tail.position, p.tail.epoch, p.tail.openAt = it.next, it.epoch, it.openAt
 		p.pop()
 		moved = true
 	}

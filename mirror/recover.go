@@ -226,6 +226,7 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 	o := p.log.Open()
 	p.everRan = true
 	p.gen, p.tail = o.Gen, t
+	p.tail.under = o.Gen
 	p.recent.dropFrom(t.p)
 	p.expected = max(t.p, o.PStart)
 	if fresh {
@@ -238,7 +239,7 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 	p.todo.regen, p.todo.ask, p.todo.assign = nil, nil, false
 	p.walk.open = openTxns{}
 	p.dropQueue()
-	if t.open {
+	if t.openAt {
 		p.forgetOpen()
 	}
 	if cp != nil {
@@ -312,7 +313,7 @@ func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *e
 	if err != nil {
 		return nil, tail{}, err
 	}
-	t := tail{vEnd: got.VEnd, chainEnd: got.LastChainEnd, p: max(got.LivePEnd, 0), position: got.Position, epoch: got.LastEpoch, open: got.Open, gen: -1}
+	t := tail{vEnd: got.VEnd, chainEnd: got.LastChainEnd, p: max(got.LivePEnd, 0), position: got.Position, epoch: got.LastEpoch, open: got.Open, openAt: got.Open, gen: -1}
 	switch got.Basis {
 	case epoch.BasisLog:
 		if s := &l.Spans[got.Last.Span]; s.Kind == epoch.Mirrored {
@@ -393,7 +394,7 @@ func (p *Partition) lastBelow(ctx context.Context, c *kconn.Conn, n *epoch.Log, 
 	t := tail{vEnd: o.VStart, chainEnd: o.VStart, p: min(o.PStart, ph.end), gen: -1}
 	found, err := p.walkBack(ctx, c, n, dst, ph)
 	if err == nil && found != nil {
-		t = tail{vEnd: found.V, chainEnd: found.ChainEnd, p: found.P, open: found.Open, gen: found.Gen}
+		t = tail{vEnd: found.V, chainEnd: found.ChainEnd, p: found.P, open: found.Open, openAt: found.Open, gen: found.Gen}
 	}
 	return t, err
 }
@@ -406,7 +407,7 @@ func (p *Partition) anchor(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst
 	fits := func(at int64) bool { return at <= ph.bound && at > ph.start }
 	if m.known {
 		if t := m.tail; t.gen >= 0 && fits(t.p) {
-			return &epoch.Checkpoint{Gen: t.gen, V: t.vEnd, ChainEnd: t.chainEnd, P: t.p, Position: t.position, LastEpoch: t.epoch, Open: t.open}, nil
+			return &epoch.Checkpoint{Gen: t.gen, V: t.vEnd, ChainEnd: t.chainEnd, P: t.p, Position: t.position, LastEpoch: t.epoch, Open: t.openAt, Under: t.under}, nil
 		}
 		for i := len(m.recent) - 1; i >= 0; i-- {
 			if t := m.recent[i]; fits(t.p) {
@@ -414,7 +415,7 @@ func (p *Partition) anchor(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst
 			}
 		}
 	} else if cp != nil && (fits(cp.P) || cp.P <= ph.start) {
-		return &epoch.Checkpoint{Gen: cp.Gen, V: cp.V, ChainEnd: cp.ChainEnd, P: cp.P, Position: cp.Position, EndShown: cp.EndShown, LastEpoch: cp.LastEpoch, Open: cp.Open}, nil
+		return &epoch.Checkpoint{Gen: cp.Gen, V: cp.V, ChainEnd: cp.ChainEnd, P: cp.P, Position: cp.Position, EndShown: cp.EndShown, LastEpoch: cp.LastEpoch, Open: cp.Open, Under: cp.Under}, nil
 	}
 	return p.walkBack(ctx, c, l, dst, ph)
 }

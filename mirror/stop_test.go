@@ -178,12 +178,12 @@ func TestM11HalfATransaction(t *testing.T) {
 	a.phys.with("t", 0, func(l *fakeLog) {
 		l.append(rawBatch{base: 0, n: 2}.bytes())
 		l.append(rawBatch{base: 2, n: 3, pid: 7, txn: true}.bytes())
-		l.append(rawBatch{base: 5, n: 3, pid: 7, txn: true}.bytes())
-		l.append(rawBatch{base: 8, n: 1, pid: 7, control: true}.bytes())
+		l.append(rawBatch{base: 6, n: 3, pid: 7, txn: true}.bytes()) // behind a hole: it is not merged with the first half
+		l.append(rawBatch{base: 9, n: 1, pid: 7, control: true}.bytes())
 	})
 	// The destination refuses the second half of the transaction.
 	b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
-		if s, _ := x.ReadStamp(); s.V == 5 {
+		if s, _ := x.ReadStamp(); s.V == 6 {
 			return kerr.NotEnoughReplicas.Code, true
 		}
 		return 0, false
@@ -196,6 +196,47 @@ func TestM11HalfATransaction(t *testing.T) {
 	require.Equal(t, "0(0) 1(0)", b.dump())
 	b.write(1)
 	require.Equal(t, "0(0) 1(0) 2(1)", b.dump())
+}
+
+// M11: transactions that have ended are whole, though every batch was inside one
+// when it was read: they overlap, and only markers follow. A later owner finds that
+// out by the source.
+func TestM11EndedTransactions(t *testing.T) {
+	for _, owner := range []string{"the same", "another"} {
+		t.Run(owner, func(t *testing.T) {
+			a, b := newSite(t, "A"), newSite(t, "B")
+			a.phys.with("t", 0, func(l *fakeLog) {
+				l.append(rawBatch{base: 0, n: 1, pid: 7, txn: true}.bytes())
+				l.append(rawBatch{base: 1, n: 1, pid: 8, txn: true}.bytes())
+				l.append(rawBatch{base: 2, n: 1, pid: 7, control: true}.bytes())
+				l.append(rawBatch{base: 3, n: 1, pid: 9, txn: true}.bytes())
+				l.append(rawBatch{base: 4, n: 1, pid: 8, control: true}.bytes())
+				l.append(rawBatch{base: 5, n: 1}.bytes()) // inside 9's
+				l.append(rawBatch{base: 6, n: 1, pid: 9, control: true}.bytes())
+			})
+			b.mirrors(a)
+			b.shows("0(0) 1(0) 3(0) 5(0)")
+			position := func() (at int64, open bool) {
+				b.eng.mu.Lock()
+				p := b.eng.parts[partKey{"t", 0}]
+				b.eng.mu.Unlock()
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return p.tail.position, p.tail.openAt
+			}
+			if owner == "another" {
+				b.run()
+			}
+			eventually(t, "position", func() bool {
+				at, open := position()
+				return at == 7 && !open
+			})
+			b.want(epoch.StateStopped)
+			b.is(epoch.StateStopped)
+			require.Equal(t, int64(7), b.rec().Pairs[0].LMO)
+			require.Equal(t, "0(0) 1(0) 3(0) 5(0)", b.dump())
+		})
+	}
 }
 
 // F1: a stop before phase one's cut leaves pairs and log alone.

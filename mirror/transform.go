@@ -22,6 +22,7 @@ type chunk struct {
 	epoch int32
 	stamp protocol.Stamp // all but the generation
 	slow  bool           // holes inside or LogAppendTime: Densify first
+	open  bool           // skipped ones: a source transaction is open at next
 	maxTS int64          // ms
 }
 
@@ -71,6 +72,7 @@ func walkRecords(st *walkState, known int32, records []byte, aborted []kmsg.Fetc
 	skip.base = -1
 	flush := func() {
 		if skip.base >= 0 {
+			skip.open = st.open.any(skip.next)
 			emit(skip)
 			skip.base = -1
 		}
@@ -180,7 +182,7 @@ func hole(n int64) uint8 {
 // transactions begun before: until says up to where one may still be open.
 type openTxns struct {
 	pids  map[int64]struct{}
-	until int64 // batches that end at or below may be inside a transaction not seen to begin
+	until int64 // what ends below may be inside a transaction not seen to begin
 }
 
 func (o *openTxns) begun(pid int64) {
@@ -192,4 +194,4 @@ func (o *openTxns) begun(pid int64) {
 
 func (o *openTxns) ended(pid int64) { delete(o.pids, pid) }
 
-func (o *openTxns) any(next int64) bool { return len(o.pids) > 0 || next <= o.until }
+func (o *openTxns) any(next int64) bool { return len(o.pids) > 0 || next < o.until }

@@ -271,7 +271,7 @@ func (p *Partition) answer(it *item, a *kmsg.ProduceResponseTopicPartition) (src
 // confirm: it lies at physical offset base. mu is held.
 func (p *Partition) confirm(it *item, base int64) {
 	now := time.Now()
-	p.tail = tail{vEnd: it.vEnd, chainEnd: it.base + it.count, p: base + it.count, position: it.next, epoch: it.epoch, open: it.open, gen: p.gen, at: now.UnixMilli()}
+	p.tail = tail{vEnd: it.vEnd, chainEnd: it.base + it.count, p: base + it.count, position: it.next, epoch: it.epoch, open: it.open, openAt: it.openAt, gen: p.gen, under: p.gen, at: now.UnixMilli()}
 	p.recent.add(p.tail)
 	p.expected = p.tail.p
 	p.produceTry, p.cutOff = 0, cutOff{}

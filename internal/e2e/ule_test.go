@@ -25,6 +25,12 @@ const uleTopic = "ule"
 func uleSource(ctx context.Context, t *testing.T) *testkafka.Cluster {
 	t.Helper()
 	c := testkafka.Start(t, testkafka.Options{Name: "source", Brokers: 3})
+	uncleanTopic(ctx, t, c)
+	return c
+}
+
+func uncleanTopic(ctx context.Context, t *testing.T, c *testkafka.Cluster) {
+	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Seeds()...))
 	require.NoError(t, err)
 	defer cl.Close()
@@ -44,7 +50,6 @@ func uleSource(ctx context.Context, t *testing.T) *testkafka.Cluster {
 	require.NoError(t, err)
 	require.NoError(t, kerr.ErrorForCode(resp.Topics[0].ErrorCode))
 	require.NoError(t, content.WaitLeader(ctx, c.Bootstrap(), uleTopic, 0, func(p oracle.Partition) bool { return p.Leader == 1 && len(p.ISR) == 2 }))
-	return c
 }
 
 func putAll(ctx context.Context, t *testing.T, c *testkafka.Cluster, from int64, kind string, n int64) {

@@ -10,6 +10,7 @@ type Checkpoint struct {
 	Partition int32
 	Lineage   string // of the log it speaks of; another one: ignore it
 	Gen       int16  // generation of the last live batch
+	Under     int16  // generation that was open
 
 	V        int64 // virtual end: of the last live batch, true also when it is renumbered
 	ChainEnd int64 // where the next batch's hole counts from

@@ -85,6 +85,7 @@ type checkpointJSON struct {
 	EndShown  int64 `json:"endShown"`
 	SourceEnd int64 `json:"sourceEnd"`
 	Open      bool  `json:"open,omitempty"`
+	Under     int16 `json:"under,omitempty"`
 
 	StateEpoch int64     `json:"stateEpoch,omitempty"`
 	CaughtUp   time.Time `json:"caughtUp,omitzero"`
@@ -179,7 +180,7 @@ func decodeCheckpoint(k Key, value []byte) (*Checkpoint, error) {
 	}
 	return &Checkpoint{
 		Topic: j.Topic, Partition: j.Partition, Lineage: j.Lineage, Gen: j.Gen,
-		V: j.VEnd, ChainEnd: j.ChainEnd, P: j.P, Position: j.Position, LastEpoch: j.LastEpoch, EndShown: j.EndShown, SourceEnd: j.SourceEnd, Open: j.Open,
+		V: j.VEnd, ChainEnd: j.ChainEnd, P: j.P, Position: j.Position, LastEpoch: j.LastEpoch, EndShown: j.EndShown, SourceEnd: j.SourceEnd, Open: j.Open, Under: j.Under,
 		StateEpoch: j.StateEpoch, CaughtUp: j.CaughtUp, At: j.At, Released: j.Released,
 	}, nil
 }
@@ -308,7 +309,7 @@ func (r *Record) check(b []byte, err error) ([]byte, error) {
 func (c *Checkpoint) Encode() ([]byte, error) {
 	b, err := json.Marshal(checkpointJSON{
 		V: Format, Topic: c.Topic, Partition: c.Partition, Lineage: c.Lineage, Gen: c.Gen,
-		VEnd: c.V, ChainEnd: c.ChainEnd, P: c.P, Position: c.Position, LastEpoch: c.LastEpoch, EndShown: c.EndShown, SourceEnd: c.SourceEnd, Open: c.Open,
+		VEnd: c.V, ChainEnd: c.ChainEnd, P: c.P, Position: c.Position, LastEpoch: c.LastEpoch, EndShown: c.EndShown, SourceEnd: c.SourceEnd, Open: c.Open, Under: c.Under,
 		StateEpoch: c.StateEpoch, CaughtUp: c.CaughtUp, At: c.At, Released: c.Released,
 	})
 	if err != nil {

@@ -52,7 +52,7 @@ func sampleRecord() *Record {
 
 func sampleCheckpoint() *Checkpoint {
 	return &Checkpoint{
-		Topic: "orders", Partition: 3, Lineage: "l1", Gen: 2, V: 60, ChainEnd: 59, P: 80, Position: 61, LastEpoch: 4, EndShown: 60, SourceEnd: 66,
+		Topic: "orders", Partition: 3, Lineage: "l1", Gen: 2, Under: 3, V: 60, ChainEnd: 59, P: 80, Position: 61, LastEpoch: 4, EndShown: 60, SourceEnd: 66,
 		StateEpoch: 7, CaughtUp: time.Date(2026, 5, 1, 9, 0, 0, 0, time.UTC),
 		Open: true, At: time.Date(2026, 5, 1, 10, 0, 0, 5, time.UTC), Released: true,
 	}

@@ -124,12 +124,13 @@ func Libs(ctx context.Context, version string) (string, error) {
 	if !versionRE.MatchString(version) {
 		return "", fmt.Errorf("testkafka: Kafka version %q: want three numbers, as 4.3.1", version)
 	}
-	dir, err := Once(ctx, "kafka-"+version, string(pom), func(ctx context.Context, dir string) error {
-		if err := os.WriteFile(filepath.Join(dir, "pom.xml"), pom, 0o644); err != nil {
+	file, props := jarSource(version)
+	dir, err := Once(ctx, "kafka-"+version, string(file), func(ctx context.Context, dir string) error {
+		if err := os.WriteFile(filepath.Join(dir, "pom.xml"), file, 0o644); err != nil {
 			return err
 		}
-		return Run(ctx, dir, "mvn", "-q", "-B", "-f", "pom.xml", "dependency:copy-dependencies",
-			"-Dkv="+version, "-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(dir, "libs"))
+		args := append([]string{"-q", "-B", "-f", "pom.xml", "dependency:copy-dependencies"}, props...)
+		return Run(ctx, dir, "mvn", append(args, "-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(dir, "libs"))...)
 	})
 	if err != nil {
 		return "", err

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/oracle"
 )
 
-// Cluster is a running KRaft cluster on 127.0.0.1. Its methods may be called from several goroutines.
+// Cluster is a running cluster on 127.0.0.1, KRaft or, of an old version, with ZooKeeper in the controller's place. Its methods may be called from several goroutines.
 type Cluster struct {
 	opts  Options
 	dir   string
@@ -36,8 +36,12 @@ type node struct {
 	id   int
 	dir  string
 	addr string
+	main string   // the class
+	jvm  []string // java's arguments up to the class path, inclusive
 	proc *Process // nil until the first launch
 }
+
+const kafkaMain = "kafka.Kafka"
 
 // Up starts a cluster whose files live under dir and waits until every broker serves. The first call on a machine
 // fetches the jars (minutes). Close ends it; should this process die, the kernel does.
@@ -74,6 +78,9 @@ func up(ctx context.Context, dir string, opts Options, k kit) (*Cluster, error) 
 }
 
 func (c *Cluster) begin(ctx context.Context, k kit) error {
+	if withZooKeeper(c.opts.Version) {
+		return c.beginZooKeeper(ctx)
+	}
 	cluster := randomID()
 	ids := []int{1}
 	if c.opts.Brokers > 1 {
@@ -102,7 +109,7 @@ func (c *Cluster) begin(ctx context.Context, k kit) error {
 
 // prepare writes a node's settings and what StorageTool's format would write, without paying a JVM for it.
 func (c *Cluster) prepare(id, controller int, clusterID string, k kit) error {
-	n := &node{id: id, dir: filepath.Join(c.dir, "node-"+strconv.Itoa(id))}
+	n := &node{id: id, dir: filepath.Join(c.dir, "node-"+strconv.Itoa(id)), main: kafkaMain, jvm: c.jvm}
 	logs := filepath.Join(n.dir, "logs")
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return fmt.Errorf("data folder: %w", err)
@@ -157,7 +164,10 @@ func (c *Cluster) launch(id int) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("java", append(slices.Clone(c.jvm), "kafka.Kafka", filepath.Join(n.dir, "server.properties"))...)
+	c.mu.Lock()
+	args := append(slices.Clone(n.jvm), n.main, filepath.Join(n.dir, "server.properties"))
+	c.mu.Unlock()
+	cmd := exec.Command("java", args...)
 	cmd.Dir = n.dir
 	p, err := StartProcess(cmd, filepath.Join(n.dir, "out.log"))
 	if err != nil {

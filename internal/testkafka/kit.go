@@ -23,6 +23,9 @@ func kitFor(ctx context.Context, version string, logf func(string, ...any)) (kit
 	if err != nil {
 		return kit{}, err
 	}
+	if withZooKeeper(version) {
+		return kit{classpath: cp}, nil
+	}
 	dir, err := Once(ctx, "kit-"+version, cp, func(ctx context.Context, dir string) error {
 		logf("kafka %s: preparing start-up files, once per machine", version)
 		return makeKit(ctx, dir, version, cp)
@@ -48,7 +51,7 @@ func Java(ctx context.Context, version string, extra ...string) ([]string, error
 	for _, e := range extra {
 		k.classpath += string(os.PathListSeparator) + e
 	}
-	return k.jvm(Options{Heap: "300m", LogLevel: "warn"}), nil
+	return k.jvm(Options{Heap: "300m", LogLevel: "warn", Version: version}), nil
 }
 
 func (k kit) jvm(o Options) []string {
@@ -57,6 +60,9 @@ func (k kit) jvm(o Options) []string {
 		"-XX:-UsePerfData", "-XX:ReservedCodeCacheSize=48m",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=" + o.LogLevel,
 		"-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+	}
+	if withZooKeeper(o.Version) {
+		a = append(a, "-Dzookeeper.sasl.client=false", "-Dzookeeper.jmx.log4j.disable=true") // there is no log4j
 	}
 	if k.archive != "" {
 		a = append(a, "-XX:SharedArchiveFile="+k.archive, "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")

@@ -1,4 +1,4 @@
-// Package testkafka runs real Apache Kafka brokers (KRaft, on 127.0.0.1) for tests, the demo and the benchmarks.
+// Package testkafka runs real Apache Kafka brokers (on 127.0.0.1) for tests, the demo and the benchmarks.
 //
 // Jars come through Maven into a cache folder, once per machine and Kafka version. Start is for tests (it skips
 // loudly where Java or Maven are missing, and fails there when CI=true), Up for programs. Every broker is a child
@@ -23,7 +23,8 @@ type Options struct {
 	Name string
 	// Brokers is the number of brokers, with ids 1…Brokers. Default 1.
 	Brokers int
-	// Version is the Kafka version, KRaft only (3.3 and later). Default DefaultVersion.
+	// Version is the Kafka version: KRaft from 3.3 on, with ZooKeeper before (2.1.1 and 2.8.2 are tested). Default
+	// DefaultVersion.
 	Version string
 	// Props are added to every node's server.properties, over the harness's own.
 	Props map[string]string

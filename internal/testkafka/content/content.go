@@ -99,7 +99,31 @@ func SetConfig(ctx context.Context, bootstrap, topic, key, value string) error {
 		return fmt.Errorf("content: %w", err)
 	}
 	defer cl.Close()
-	resp, err := kadm.NewClient(cl).AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, topic)
+	adm := kadm.NewClient(cl)
+	vs, err := adm.ApiVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("content: set %s of %s: %w", key, topic, err)
+	}
+	set := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}
+	alter := adm.AlterTopicConfigs
+	for _, v := range vs {
+		if _, ok := v.KeyMaxVersion(kmsg.IncrementalAlterConfigs.Int16()); ok {
+			continue
+		}
+		// Before 2.3 all configs are set at once.
+		alter = adm.AlterTopicConfigsState
+		have, err := adm.DescribeTopicConfigs(ctx, topic)
+		if err != nil {
+			return fmt.Errorf("content: configs of %s: %w", topic, err)
+		}
+		for _, c := range have[0].Configs {
+			if c.Source == kmsg.ConfigSourceDynamicTopicConfig && c.Key != key {
+				set = append(set, kadm.AlterConfig{Name: c.Key, Value: c.Value})
+			}
+		}
+		break
+	}
+	resp, err := alter(ctx, set, topic)
 	if err != nil {
 		return fmt.Errorf("content: set %s of %s: %w", key, topic, err)
 	}
