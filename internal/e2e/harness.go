@@ -2,6 +2,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -55,6 +56,8 @@ func (b *Binary) Remove() {
 // Setup is what one Lockstep runs with.
 type Setup struct {
 	Source, Destination *testkafka.Cluster
+	// SourceBootstrap and DestinationBootstrap, if given, are where Lockstep reaches them: through a Relay.
+	SourceBootstrap, DestinationBootstrap string
 	// Include are the topic expressions of the one mirror, "dc1".
 	Include []string
 	// Acks is "all" (also when empty) or "leader".
@@ -153,8 +156,8 @@ func (l *Lockstep) config() string {
 		return b.String()
 	}
 	p("listeners:\n  - address: %s\n    broker_ports: %d-%d", l.Bootstrap(), l.ports.First+2, l.ports.First+15)
-	p("destination:\n  bootstrap: [%s]", l.setup.Destination.Bootstrap())
-	p("mirrors:\n  - name: dc1\n    source:\n      bootstrap: [%s]", l.setup.Source.Bootstrap())
+	p("destination:\n  bootstrap: [%s]", cmp.Or(l.setup.DestinationBootstrap, l.setup.Destination.Bootstrap()))
+	p("mirrors:\n  - name: dc1\n    source:\n      bootstrap: [%s]", cmp.Or(l.setup.SourceBootstrap, l.setup.Source.Bootstrap()))
 	p("    topics:\n      include: [\"%s\"]", strings.Join(l.setup.Include, `", "`))
 	if l.setup.Acks != "" {
 		p("    acks: %s", l.setup.Acks)
