@@ -68,11 +68,20 @@ type connHandler interface {
 	onBroken(c conn, err error)
 }
 
+// frameFiller is a connHandler that may want bytes right where they belong.
+type frameFiller interface {
+	// target is where the next bytes go; empty: they go through onData.
+	target(c conn) []byte
+	// filled: the first n bytes of target are there.
+	filled(c conn, n int)
+}
+
 // sockConn is a conn over a socket that the loop's poller watches.
 type sockConn struct {
 	l   *loop
 	fd  int
 	h   connHandler // nil: finishing, or closed
+	f   frameFiller // h, if it is one
 	out outQueue
 	reg registration
 
@@ -122,6 +131,7 @@ func adopt(c net.Conn, name string) (*sockConn, error) {
 // attach registers the connection with the loop; loop only.
 func (c *sockConn) attach(l *loop, h connHandler, in, sent counter) error {
 	c.l, c.h, c.in, c.sent = l, h, in, sent
+	c.f, _ = h.(frameFiller)
 	l.conns[c.fd] = c
 	l.load.Add(1)
 	c.reading = true
@@ -178,7 +188,15 @@ func (c *sockConn) read() {
 			return
 		}
 	}
-	n, err := unix.Read(c.fd, c.l.buf[:most])
+	var target []byte
+	if c.h != nil && c.f != nil {
+		target = c.f.target(c)
+	}
+	into := c.l.buf[:most]
+	if len(target) > 0 {
+		into = target
+	}
+	n, err := unix.Read(c.fd, into)
 	switch {
 	case n > 0:
 		c.moved += int64(n)
@@ -186,7 +204,11 @@ func (c *sockConn) read() {
 			return // discarded
 		}
 		c.in.Add(float64(n))
-		c.h.onData(c, c.l.buf[:n])
+		if len(target) > 0 {
+			c.f.filled(c, n)
+		} else {
+			c.h.onData(c, c.l.buf[:n])
+		}
 		return
 	case err == unix.EAGAIN || err == unix.EINTR:
 		return

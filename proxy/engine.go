@@ -60,6 +60,7 @@ type loop struct {
 	iov    [][]byte   // scratch of flush
 	chunks [][]byte   // free list of outQueue chunks
 	frames [][]byte   // free list of frame buffers
+	large  sync.Pool  // *[]byte, those above frameKeep
 	later  []func()   // run when the current event is done
 	timers timerQueue // see timers.go
 	wake   *time.Timer

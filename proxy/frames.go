@@ -2,7 +2,7 @@ package proxy
 
 const (
 	frameStart  = 32 << 10 // what a frame's buffer starts with, whatever size the frame claims
-	frameKeep   = 1 << 20  // larger buffers aren't kept
+	frameKeep   = 1 << 20  // larger buffers are kept until the garbage collector comes
 	framesKept  = 16       // per loop
 	frameGrowBy = 2
 )
@@ -20,6 +20,10 @@ func (l *loop) appendFrame(frame, b []byte, size int) []byte {
 	}
 	return append(frame, b...)
 }
+
+// answerFrame is a buffer for an answer of size bytes that has its room already
+// ([session.claimFrame]): a broker is believed, and nothing is moved later.
+func (l *loop) answerFrame(size int) []byte { return l.getFrame(size) }
 
 // holdFrame is hold for bytes of a frame that has, or will have, size bytes: of
 // the large ones the budget knows already.
@@ -40,11 +44,21 @@ func (l *loop) getFrame(n int) []byte {
 			return b
 		}
 	}
+	if n > frameKeep {
+		if b, ok := l.large.Get().(*[]byte); ok && cap(*b) >= n {
+			return (*b)[:0]
+		}
+	}
 	return make([]byte, 0, n)
 }
 
 func (l *loop) putFrame(b []byte) {
-	if cap(b) > 0 && cap(b) <= frameKeep && len(l.frames) < framesKept {
+	switch {
+	case cap(b) == 0:
+	case cap(b) > frameKeep:
+		b = b[:0]
+		l.large.Put(&b)
+	case len(l.frames) < framesKept:
 		l.frames = append(l.frames, b[:0])
 	}
 }

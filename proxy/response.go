@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
@@ -88,11 +89,7 @@ func (s *session) consumeAnswers(b []byte) {
 			r.frame = s.l.appendFrame(r.frame, b[i:i+n], r.size)
 			i += n
 			run = i
-			if len(r.frame) == r.size {
-				frame := r.frame
-				r.frame, r.size = nil, 0
-				s.answerComplete(s.fifo.pop(), frame)
-			}
+			s.bufferedAll()
 			continue
 		}
 		if s.emptyToken {
@@ -188,22 +185,57 @@ func (s *session) consumeAnswers(b []byte) {
 				return
 			}
 			r.size = int(size)
+			r.frame = s.l.answerFrame(r.size)
 			if r.headN > 0 {
-				r.frame = s.l.appendFrame(nil, r.head[protocol.FrameSizeLen:need], r.size)
+				r.frame = s.l.appendFrame(r.frame, r.head[protocol.FrameSizeLen:need], r.size)
 				r.headN = 0
 			} else {
 				s.deliver(b[run:i])
 				i += protocol.FrameSizeLen
 			}
 			run = i
-			if len(r.frame) == r.size { // the head was all of it
-				frame := r.frame
-				r.frame, r.size = nil, 0
-				s.answerComplete(s.fifo.pop(), frame)
-			}
+			s.bufferedAll() // the head may have been all of it
 		}
 	}
 	s.deliver(b[run:i])
+}
+
+// directMin is from how many missing bytes on an answer is read right into its
+// frame; directMax is what one read takes, so that the loop's other connections
+// get their turn.
+const (
+	directMin = 16 << 10
+	directMax = 1 << 20
+)
+
+// target (frameFiller): the rest of an answer that is buffered.
+func (s *session) target(c conn) []byte {
+	r := &s.resp
+	if c != s.upstream || s.closed || r.size-len(r.frame) < directMin || cap(r.frame) < r.size || s.answers.claim != nil || len(r.stash) > 0 {
+		return nil
+	}
+	return r.frame[len(r.frame):min(r.size, len(r.frame)+directMax)]
+}
+
+func (s *session) filled(_ conn, n int) {
+	s.enter()
+	defer s.leave()
+	s.active = time.Now()
+	r := &s.resp
+	s.l.holdFrame(n, r.size)
+	r.frame = r.frame[:len(r.frame)+n]
+	s.bufferedAll()
+	s.updateReading()
+}
+
+// bufferedAll takes an answer that is whole.
+func (s *session) bufferedAll() {
+	r := &s.resp
+	if len(r.frame) == r.size {
+		frame := r.frame
+		r.frame, r.size = nil, 0
+		s.answerComplete(s.fifo.pop(), frame)
+	}
 }
 
 // stashAnswers keeps what was read and can't be taken yet.
