@@ -230,8 +230,8 @@ func (r *rig) view(p int32) []protocol.Batch {
 			b.VCount = n
 		}
 		pl, v := w.Next(b)
-		if v != epoch.Live {
-			continue
+		if v != epoch.Live || pl.VEnd <= l.Start {
+			continue // below the start the chain no longer speaks of them
 		}
 		x := append(protocol.Batch(nil), raw...)
 		if b.Flags&epoch.FlagRenumbered != 0 {

@@ -18,7 +18,8 @@ import (
 
 var oldVersions = []string{"2.1.1", "2.8.2"}
 
-// Every kind of hard topic from old sources, leader epochs and log starts among them.
+// Every kind of hard topic from old sources. Not "epochs": with ZooKeeper the restart of the only broker is no new leader
+// epoch; TestOldSourceUncleanElection has several.
 func TestOldSourceEveryKind(t *testing.T) {
 	for _, v := range oldVersions {
 		t.Run(v, func(t *testing.T) {
@@ -26,7 +27,9 @@ func TestOldSourceEveryKind(t *testing.T) {
 			src, dst := testkafka.Start(t, testkafka.Options{Name: "source", Version: v}), destination(t, 1)
 			var kinds []string
 			for _, k := range content.Kinds() {
-				kinds = append(kinds, k.Name)
+				if k.Name != "epochs" {
+					kinds = append(kinds, k.Name)
+				}
 			}
 			fromOldSource(ctx, t, src, dst, kinds...)
 		})
