@@ -214,7 +214,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Every test that docs/design.md names is there.
+// Every test that docs/design.md and docs/cases.md name is there.
 func TestNamedTestsExist(t *testing.T) {
 	have := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
@@ -231,17 +231,19 @@ func TestNamedTestsExist(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(b), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(string(b), -1) {
 			have[m[1]] = true
 		}
 		return nil
 	})
 	require.NoError(t, err)
-	named := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(page(t, "docs/design.md"), -1)
-	require.NotEmpty(t, named)
-	for _, m := range named {
-		if !have[m[1]] {
-			t.Errorf("docs/design.md names the test %s, which doesn't exist", m[1])
+	for _, name := range []string{"docs/design.md", "docs/cases.md"} {
+		named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(page(t, name), -1)
+		require.NotEmpty(t, named)
+		for _, m := range named {
+			if !have[m[1]] {
+				t.Errorf("%s names the test %s, which doesn't exist", name, m[1])
+			}
 		}
 	}
 }
