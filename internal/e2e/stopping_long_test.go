@@ -41,7 +41,7 @@ func counted(key int16) bool {
 // (its answer lost); `stop` again makes an end of it, with the exact pair (F6, F10).
 func TestKilledWhileStopping(t *testing.T) {
 	ctx := withTimeout(t, 9*time.Minute)
-	src, dst := testkafka.Start(t, testkafka.Options{Name: "source"}), (*testkafka.Cluster)(nil)
+	src := testkafka.Start(t, testkafka.Options{Name: "source"})
 	dst, relay, addr := relayed(t, "destination")
 	const most, records = 12, 6
 	name := func(n int, kind string) string { return fmt.Sprintf("stopped-%d-%s", n, kind) }
