@@ -178,8 +178,13 @@ mirrors:
 // waitEnd waits until the destination has n records of a topic.
 func (s *secured) waitEnd(ctx context.Context, topic string, n int64) {
 	s.t.Helper()
+	waitEndOf(ctx, s.t, s.dstAdm, s.l, topic, n)
+}
+
+func waitEndOf(ctx context.Context, t *testing.T, adm *kadm.Client, l *e2e.Lockstep, topic string, n int64) {
+	t.Helper()
 	for {
-		ends, err := s.dstAdm.ListEndOffsets(ctx, topic)
+		ends, err := adm.ListEndOffsets(ctx, topic)
 		if err == nil {
 			if o, ok := ends.Lookup(topic, 0); ok && o.Offset >= n {
 				return
@@ -187,7 +192,7 @@ func (s *secured) waitEnd(ctx context.Context, topic string, n int64) {
 		}
 		select {
 		case <-ctx.Done():
-			s.t.Fatalf("%s doesn't get to %d (%v)\n%s", topic, n, err, s.l.LogTail(40))
+			t.Fatalf("%s doesn't get to %d (%v)\n%s", topic, n, err, l.LogTail(40))
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
