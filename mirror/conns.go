@@ -8,8 +8,10 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 )
 
-// idleConns is how many unused connections to one broker are kept for look-ups.
-const idleConns = 2
+// lookupConns is how many look-ups go to one broker at once, and how many
+// connections are kept for them: when thousands of partitions start together
+// they take turns.
+const lookupConns = 16
 
 // connPool lends connections for look-ups and re-reads by partitions'
 // goroutines, apart from those of fetchers and writers. A broker that can't be
@@ -19,6 +21,7 @@ type connPool struct {
 
 	mu     sync.Mutex
 	closed bool
+	lent   map[string]chan struct{} // a token for each connection in use
 	idle   map[string][]*kconn.Conn
 	down   map[string]downUntil
 }
@@ -32,7 +35,24 @@ type downUntil struct {
 const downFor = 200 * time.Millisecond
 
 func newConnPool(d *kconn.Dialer) *connPool {
-	return &connPool{d: d, idle: map[string][]*kconn.Conn{}, down: map[string]downUntil{}}
+	return &connPool{d: d, lent: map[string]chan struct{}{}, idle: map[string][]*kconn.Conn{}, down: map[string]downUntil{}}
+}
+
+// turn waits until a connection to addr may be lent, which done gives back.
+func (p *connPool) turn(ctx context.Context, addr string) (done func(), err error) {
+	p.mu.Lock()
+	lent := p.lent[addr]
+	if lent == nil {
+		lent = make(chan struct{}, lookupConns)
+		p.lent[addr] = lent
+	}
+	p.mu.Unlock()
+	select {
+	case lent <- struct{}{}:
+		return func() { <-lent }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 func (p *connPool) get(ctx context.Context, addr string) (*kconn.Conn, error) {
@@ -65,7 +85,7 @@ func (p *connPool) put(c *kconn.Conn) {
 		return
 	}
 	p.mu.Lock()
-	if !p.closed && len(p.idle[c.Addr()]) < idleConns {
+	if !p.closed && len(p.idle[c.Addr()]) < lookupConns {
 		p.idle[c.Addr()] = append(p.idle[c.Addr()], c)
 		c = nil
 	}
@@ -87,10 +107,20 @@ func (p *connPool) close() {
 	clear(p.idle)
 }
 
-// with lends a connection to f. One that had lain idle may have been closed by
-// the broker meanwhile: f then runs once more on a fresh one, so it must be a
-// pure look-up.
+// with lends a connection to f, which is a pure look-up: one that had lain idle
+// may have been closed by the broker meanwhile, then f runs once more on another.
+// f must not lend another one of the same pool: it might wait for itself.
 func (p *connPool) with(ctx context.Context, addr string, f func(c *kconn.Conn) error) error {
+	done, err := p.turn(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return p.long(ctx, addr, f)
+}
+
+// long is with for what takes long, so that nobody waits for it.
+func (p *connPool) long(ctx context.Context, addr string, f func(c *kconn.Conn) error) error {
 	for try := 0; ; try++ {
 		c, err := p.get(ctx, addr)
 		if err != nil {
@@ -99,7 +129,7 @@ func (p *connPool) with(ctx context.Context, addr string, f func(c *kconn.Conn) 
 		err = f(c)
 		broken := c.Closed()
 		p.put(c)
-		if err == nil || !broken || try >= idleConns || ctx.Err() != nil {
+		if err == nil || !broken || try >= lookupConns || ctx.Err() != nil {
 			return err
 		}
 	}

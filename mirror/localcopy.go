@@ -69,7 +69,7 @@ func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 	self, _ := p.eng.Clusters()
 	var done *epoch.Recovered
 	var end int64
-	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) (err error) {
+	err := p.eng.dst.long(ctx, dst.addr, func(c *kconn.Conn) (err error) {
 		x := &localCopy{p: p, c: c, dst: dst}
 		if x.rec, err = p.copyOn(ctx, c, rec, dst, x); err != nil {
 			return err

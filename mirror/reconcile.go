@@ -70,12 +70,15 @@ func (s *source) reconcile(ctx context.Context) error {
 		}
 	}
 	_ = g.Wait()
+	var starting errgroup.Group
+	starting.SetLimit(ledgerWriters)
+	look := s.m.compactions(ctx)
 	for k, w := range want {
 		if s.engine.Partition(k.topic, k.partition) != nil {
 			continue
 		}
-		g.Go(func() error {
-			err := s.add(ctx, k, w)
+		starting.Go(func() error {
+			err := s.add(ctx, k, w, look)
 			if err != nil {
 				mu.Lock()
 				errs = append(errs, fmt.Errorf("%s: %w", k, err))
@@ -84,15 +87,15 @@ func (s *source) reconcile(ctx context.Context) error {
 			return nil
 		})
 	}
-	_ = g.Wait()
+	_ = starting.Wait()
 	s.poll.refresh()
 	s.m.dest.refresh()
 	return errors.Join(errs...)
 }
 
-func (s *source) add(ctx context.Context, k partKey, w plan) error {
+func (s *source) add(ctx context.Context, k partKey, w plan, look compactions) error {
 	if w.topic == nil {
-		return s.m.addIdle(ctx, s.engine, k)
+		return s.m.addIdle(s.engine, k, look)
 	}
 	if err := s.adopt(ctx, k, w.topic); err != nil {
 		return err
@@ -102,13 +105,35 @@ func (s *source) add(ctx context.Context, k partKey, w plan) error {
 }
 
 // addIdle runs a partition that only the ledger knows.
-func (m *Manager) addIdle(ctx context.Context, e *Engine, k partKey) error {
-	cs, err := configs(ctx, m.admin, k.topic)
+func (m *Manager) addIdle(e *Engine, k partKey, look compactions) error {
+	c, err := look(k.topic)
 	if err != nil {
 		return err
 	}
-	e.Add(Spec{Topic: k.topic, Partition: k.partition, Compacted: compacted(cs[k.topic]), Idle: true})
+	e.Add(Spec{Topic: k.topic, Partition: k.partition, Compacted: c, Idle: true})
 	return nil
+}
+
+// compactions tells whether a topic of the destination is compacted.
+type compactions func(topic string) (bool, error)
+
+// compactions asks once for each topic.
+func (m *Manager) compactions(ctx context.Context) compactions {
+	var mu sync.Mutex
+	looks := map[string]func() (bool, error){}
+	return func(topic string) (bool, error) {
+		mu.Lock()
+		look := looks[topic]
+		if look == nil {
+			look = sync.OnceValues(func() (bool, error) {
+				cs, err := configs(ctx, m.admin, topic)
+				return compacted(cs[topic]), err
+			})
+			looks[topic] = look
+		}
+		mu.Unlock()
+		return look()
+	}
 }
 
 // keep runs the partitions of mirrors that are not configured any more: their
@@ -130,11 +155,12 @@ func (m *Manager) keep(ctx context.Context) {
 		}
 	}
 	added := false
+	look := m.compactions(ctx)
 	for k := range want {
 		if m.keeper.Partition(k.topic, k.partition) != nil {
 			continue
 		}
-		if err := m.addIdle(ctx, m.keeper, k); err != nil {
+		if err := m.addIdle(m.keeper, k, look); err != nil {
 			m.log.Warn("partition not watched yet", "topic", k.topic, "partition", k.partition, "err", err)
 			continue
 		}
@@ -207,8 +233,12 @@ func (m *Manager) stopAll(ctx context.Context, e *Engine, lps map[int32]bool) {
 	_ = g.Wait()
 }
 
-// reconcilers is how many partitions are started or stopped at once.
+// reconcilers is how many topics are looked at, or partitions stopped, at once.
 const reconcilers = 16
+
+// ledgerWriters is how many partitions' records are written at once. They wait
+// more than they work: those of one ledger partition go together.
+const ledgerWriters = 1024
 
 // record writes the first record of a partition, of which nothing is shown
 // until a first generation is in it. A log that holds records already keeps the

@@ -305,16 +305,28 @@ var errPending = errors.New("waiting for the ledger records of all partitions")
 // be there, whoever writes them.
 func (s *source) records(ctx context.Context, t *topicSync) error {
 	name := t.source.Topic
+	var missing []int32
 	for p := range int32(len(t.source.Partitions)) {
-		if s.m.opts.View.Partition(name, p) != nil {
+		if s.m.opts.View.Partition(name, p) == nil {
+			missing = append(missing, p)
+		}
+	}
+	// All at once: those of a ledger partition share a transaction.
+	var g errgroup.Group
+	g.SetLimit(ledgerWriters)
+	pending := false
+	for _, p := range missing {
+		if !s.m.owned.has(ledger.PartitionOf(name, p)) {
+			pending = true // the others' are not held up by it
 			continue
 		}
-		if !s.m.owned.has(ledger.PartitionOf(name, p)) {
-			return errPending
-		}
-		if err := s.record(ctx, partKey{name, p}, t); err != nil {
-			return err
-		}
+		g.Go(func() error { return s.record(ctx, partKey{name, p}, t) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if pending {
+		return errPending
 	}
 	return nil
 }

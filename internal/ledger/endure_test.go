@@ -40,7 +40,8 @@ type acks struct {
 func TestEndure(t *testing.T) {
 	c := newCluster(t)
 	c.ensure()
-	const partitions = 4
+	// Several in each ledger partition, and several at once: they go together.
+	partitions := append(neighbours(3, 3), neighbours(4, 3)...)
 	log := acks{done: map[string]string{}, maybe: map[string]bool{}, outcome: map[string]int{}}
 	// A new cluster makes its topic of transactions at the first one.
 	require.NoError(t, c.writer(c.view(ViewOptions{})).Acquire(c.ctx(), 0))
@@ -51,16 +52,18 @@ func TestEndure(t *testing.T) {
 	for i := range 3 {
 		v := c.view(ViewOptions{})
 		w := c.writer(v)
-		wg.Go(func() {
-			for n := 0; stop.Err() == nil; n++ {
-				endureOnce(t, w, v, int32(rand.IntN(partitions)), fmt.Sprintf("w%d-%d", i, n), &log)
-			}
-		})
+		for j := range 3 {
+			wg.Go(func() {
+				for n := 0; stop.Err() == nil; n++ {
+					endureOnce(t, w, v, partitions[rand.IntN(len(partitions))], fmt.Sprintf("w%d-%d-%d", i, j, n), &log)
+				}
+			})
+		}
 	}
 	if c.fake != nil {
 		wg.Go(func() {
 			for sleep(stop, 50*time.Millisecond) {
-				p := PartitionOf("orders", int32(rand.IntN(partitions)))
+				p := PartitionOf("orders", partitions[rand.IntN(len(partitions))])
 				if err := c.fake.MoveTopicPartition(Topic, p, int32(rand.IntN(3))); err != nil {
 					t.Error(err)
 				}
@@ -74,7 +77,7 @@ func TestEndure(t *testing.T) {
 	defer cancel()
 	require.NoError(t, v.WaitReady(ctx))
 	w := c.writer(v)
-	for p := range int32(partitions) { // ends what was left open
+	for _, p := range partitions { // ends what was left open
 		require.NoError(t, w.Acquire(ctx, PartitionOf("orders", p)))
 	}
 	found := map[string]string{}

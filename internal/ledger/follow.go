@@ -28,6 +28,7 @@ type follower struct {
 	position int64 // next offset to read
 	epoch    int32 // leader epoch of the batch before it, -1: none
 	started  bool  // something was read, or the log start found
+	awaited  int64 // offset of the newest record in a state that waits for acknowledgements, -1: none
 	endAt    time.Time
 
 	// loading holds back what is read until the end is reached for the first
@@ -37,7 +38,7 @@ type follower struct {
 }
 
 func (f *follower) reset(position int64) {
-	f.position, f.epoch, f.started = position, -1, false
+	f.position, f.epoch, f.started, f.awaited = position, -1, false, -1
 	f.endAt, f.loading = time.Time{}, map[string]change{}
 }
 

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
-
-	"github.com/lockstep-kafka/lockstep/epoch"
 )
 
 // RequestTimeout is how long a client's write that an instance has forwarded
@@ -125,18 +123,12 @@ func (r *Registrar) due() bool {
 	if len(r.self.Applied) == 0 {
 		return false
 	}
-	for _, slots := range r.o.View.snap.Load().slots {
-		for _, sl := range slots {
-			if sl == nil {
-				continue
-			}
-			p := sl.cur.Load()
-			if p == nil || p.Record == nil || p.Record.State != epoch.StateLogAlignment && p.Record.State != epoch.StateULERecovery {
-				continue
-			}
-			if r.self.Applied[PartitionOf(p.Topic, p.Partition)] <= p.RecordOffset {
-				return true
-			}
+	v := r.o.View
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for n := range v.parts {
+		if r.self.Applied[n] <= v.parts[n].awaited {
+			return true
 		}
 	}
 	return false

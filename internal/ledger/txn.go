@@ -131,11 +131,16 @@ func (w *Writer) abort(ctx context.Context, n int32, p *producer) error {
 // Request would).
 func (w *Writer) commit(ctx context.Context, n int32, p *producer) error {
 	unclear := false
-	err := w.retry(ctx, func() error {
+	err := w.retry(ctx, func() (err error) {
 		id, err := w.coordinator(ctx, n)
 		if err != nil {
 			return err
 		}
+		defer func() {
+			if err != nil {
+				w.forgetCoordinator(n)
+			}
+		}()
 		req := kmsg.NewPtrEndTxnRequest()
 		req.TransactionalID = txnID(n)
 		req.ProducerID, req.ProducerEpoch = p.id, p.epoch
@@ -173,6 +178,28 @@ func refused(err error) bool {
 
 // coordinator is the broker that keeps the transactions of ledger partition n.
 func (w *Writer) coordinator(ctx context.Context, n int32) (int32, error) {
+	w.mu.Lock()
+	id, ok := w.coordinators[n]
+	w.mu.Unlock()
+	if ok {
+		return id, nil
+	}
+	id, err := w.findCoordinator(ctx, n)
+	if err == nil {
+		w.mu.Lock()
+		w.coordinators[n] = id
+		w.mu.Unlock()
+	}
+	return id, err
+}
+
+func (w *Writer) forgetCoordinator(n int32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.coordinators, n)
+}
+
+func (w *Writer) findCoordinator(ctx context.Context, n int32) (int32, error) {
 	req := kmsg.NewPtrFindCoordinatorRequest()
 	req.CoordinatorKey, req.CoordinatorType = txnID(n), 1
 	req.CoordinatorKeys = []string{txnID(n)} // version 4 and later

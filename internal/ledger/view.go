@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
 )
 
 // DefaultLease is how old the last full read of the ledger may be (DESIGN §4).
@@ -306,6 +308,10 @@ func (v *View) apply(changes []change) {
 		case *Record:
 			sl.setRecord(val, c.err)
 			sl.recordAt = c.offset
+			if val.State == epoch.StateLogAlignment || val.State == epoch.StateULERecovery {
+				st := &v.parts[c.key.LedgerPartition()]
+				st.awaited = max(st.awaited, c.offset)
+			}
 		case *Checkpoint:
 			sl.setCheckpoint(val, c.err)
 		case *Command:

@@ -50,7 +50,8 @@ type WriterOptions struct {
 }
 
 // Writer writes to the ledger. Its methods may be called from anywhere; those
-// for one ledger partition take turns.
+// for one ledger partition take turns, and writes that wait for theirs go
+// together (group.go).
 //
 // After any error but [ErrConflict] and one from encoding, the ledger
 // partition must be acquired again. Without [ErrUnknownOutcome] the write did
@@ -61,12 +62,18 @@ type Writer struct {
 	cl    *kgo.Client
 	parts [Partitions]producer
 
-	mu      sync.Mutex
-	leaders map[int32]int32
+	life    context.Context // ends with Close
+	cancel  context.CancelFunc
+	working sync.WaitGroup // goroutines that commit
+
+	mu           sync.Mutex
+	leaders      map[int32]int32
+	coordinators map[int32]int32 // by ledger partition
 }
 
 // producer is the transactional producer of one ledger partition.
 type producer struct {
+	commits  commits
 	turn     chan struct{} // holds one token; who has it may use the rest
 	acquired bool
 	fenced   bool // not acquired because somebody else did since: only Acquire helps
@@ -82,7 +89,11 @@ func NewWriter(o WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ledger: client for the destination: %w", err)
 	}
-	w := &Writer{view: o.View, log: cmp.Or(o.Logger, slog.Default()), cl: cl, leaders: map[int32]int32{}}
+	w := &Writer{
+		view: o.View, log: cmp.Or(o.Logger, slog.Default()), cl: cl,
+		leaders: map[int32]int32{}, coordinators: map[int32]int32{},
+	}
+	w.life, w.cancel = context.WithCancel(context.Background())
 	for i := range w.parts {
 		w.parts[i].turn, w.parts[i].id = make(chan struct{}, 1), -1
 	}
@@ -90,7 +101,13 @@ func NewWriter(o WriterOptions) (*Writer, error) {
 }
 
 // Close closes the connections. Calls under way fail.
-func (w *Writer) Close() { w.cl.Close() }
+func (w *Writer) Close() {
+	w.mu.Lock() // no goroutine is started after this
+	w.cancel()
+	w.mu.Unlock()
+	w.working.Wait()
+	w.cl.Close()
+}
 
 // lock takes the turn on a ledger partition.
 func (w *Writer) lock(ctx context.Context, n int32) (*producer, error) {
@@ -196,23 +213,12 @@ func (w *Writer) Release(ctx context.Context, n int32) error {
 // the view's with changes ([Record.Next]; state epoch 1 for a new one). It may
 // be used again after Put returns.
 func (w *Writer) Put(ctx context.Context, r *Record) error {
-	n := PartitionOf(r.Topic, r.Partition)
-	p, err := w.lock(ctx, n)
-	if err != nil {
-		return err
-	}
-	defer p.unlock()
-	if !p.acquired {
-		return fmt.Errorf("ledger entry %q: %w", r.Key(), p.refused(n))
-	}
-	if err := w.newest(r); err != nil {
-		return err
-	}
 	value, err := r.Encode()
 	if err != nil {
 		return err
 	}
-	if err := w.transact(ctx, n, p, []entry{{key: r.Key(), value: value}}); err != nil {
+	check := func() error { return w.newest(r) }
+	if err := w.submit(ctx, PartitionOf(r.Topic, r.Partition), check, entry{key: r.Key(), value: value}); err != nil {
 		return fmt.Errorf("ledger entry %q: %w", r.Key(), err)
 	}
 	return nil
@@ -222,16 +228,9 @@ func (w *Writer) Put(ctx context.Context, r *Record) error {
 // command in one transaction. Its pairs and native spans are forgotten with
 // it (H3): only for topics that are gone.
 func (w *Writer) Delete(ctx context.Context, topic string, partition int32) error {
-	n := PartitionOf(topic, partition)
-	p, err := w.lock(ctx, n)
+	err := w.submit(ctx, PartitionOf(topic, partition), nil,
+		entry{key: CheckpointKey(topic, partition)}, entry{key: CommandKey(topic, partition)}, entry{key: RecordKey(topic, partition)})
 	if err != nil {
-		return err
-	}
-	defer p.unlock()
-	if !p.acquired {
-		return fmt.Errorf("ledger entry %q: %w", RecordKey(topic, partition), p.refused(n))
-	}
-	if err := w.transact(ctx, n, p, []entry{{key: CheckpointKey(topic, partition)}, {key: CommandKey(topic, partition)}, {key: RecordKey(topic, partition)}}); err != nil {
 		return fmt.Errorf("ledger entry %q: delete: %w", RecordKey(topic, partition), err)
 	}
 	return nil
@@ -241,12 +240,12 @@ func (w *Writer) newest(r *Record) error {
 	var have int64
 	if cur := w.view.Partition(r.Topic, r.Partition); cur != nil {
 		if cur.Err != nil {
-			return fmt.Errorf("ledger entry %q: not overwritten: %w", r.Key(), cur.Err)
+			return fmt.Errorf("not overwritten: %w", cur.Err)
 		}
 		have = cur.Record.StateEpoch
 	}
 	if r.StateEpoch != have+1 {
-		return fmt.Errorf("ledger entry %q: state epoch %d, the ledger has %d: %w", r.Key(), r.StateEpoch, have, ErrConflict)
+		return fmt.Errorf("state epoch %d, the ledger has %d: %w", r.StateEpoch, have, ErrConflict)
 	}
 	return nil
 }
@@ -272,7 +271,7 @@ func (w *Writer) PutCheckpoints(ctx context.Context, cps []Checkpoint) error {
 	)
 	for n, es := range by {
 		wg.Go(func() {
-			if err := w.putEntries(ctx, n, es); err != nil {
+			if err := w.submit(ctx, n, nil, es...); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, fmt.Errorf("%d checkpoints: %w", len(es), err))
@@ -281,18 +280,6 @@ func (w *Writer) PutCheckpoints(ctx context.Context, cps []Checkpoint) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-func (w *Writer) putEntries(ctx context.Context, n int32, es []entry) error {
-	p, err := w.lock(ctx, n)
-	if err != nil {
-		return err
-	}
-	defer p.unlock()
-	if !p.acquired {
-		return p.refused(n)
-	}
-	return w.transact(ctx, n, p, es)
 }
 
 // PutInstance writes what an instance says about itself, and returns when it
