@@ -12,7 +12,7 @@ PKG     := github.com/lockstep-kafka/lockstep
 kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
 unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
 
-.PHONY: help build demo test test-unit test-long test-foreign fuzz bench bench-full bench-proxy bench-docs bench-micro bench-gate haproxy fmt fmt-check lint docs docs-check check tools clean
+.PHONY: help build demo test test-unit test-long test-foreign fuzz bench bench-full bench-proxy bench-docs bench-micro bench-gate model haproxy fmt fmt-check lint docs docs-check check tools clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +66,9 @@ haproxy:
 
 bench-docs: ## Write docs/benchmarks.md and its charts from bench/results
 	go run ./bench -only-docs -docs docs
+
+model: ## Write docs/scaling.md and its charts from bench/model/measured.json; MEASURE=1 measures anew first (10 minutes)
+	go run ./bench/model $(if $(MEASURE),-measure)
 
 bench-micro: ## Go benchmarks of the hot paths
 	go test -run '^$$' -bench . -benchmem ./protocol/... ./epoch/...
