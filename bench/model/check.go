@@ -15,7 +15,6 @@ func (m *Model) Compare(pt Point) []Compared {
 		BytesPerS: float64(pt.BusyWrites) / pt.Busy.Seconds * recordBytes, BatchBytes: recordBytes,
 	}
 	d := Today()
-	l := m.Predict(s, d)
 	n, b := float64(pt.Partitions), float64(pt.Brokers)
 	topics := min(float64(pt.Topics), n/b)
 	each := func(t Traffic, bytes int64) float64 { return float64(bytes) / float64(max(t.Requests, 1)) }
@@ -32,7 +31,7 @@ func (m *Model) Compare(pt Point) []Compared {
 		}
 	}
 	d.CheckpointEvery = max(d.CheckpointEvery, occupied(d.LedgerPartitions, n)*one)
-	l = m.Predict(s, d)
+	l := m.Predict(s, d)
 	puts := l.LedgerTxns + 1/leaseEvery
 	return []Compared{
 		{"ledger transactions for the start of all", pt.Partitions, startTxns * n, float64(pt.Start.Dest["lockstep-ledger EndTxn"].Requests), 1.2},

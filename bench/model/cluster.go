@@ -203,7 +203,7 @@ func writeRound(ctx context.Context, w *kgo.Client, topics []string, partitions 
 	for i := range total {
 		if due := time.Duration(float64(over) * float64(i) / float64(total)); due > time.Since(began) {
 			if err := sleep(ctx, due-time.Since(began)); err != nil {
-				return n, nil
+				return n, err
 			}
 		}
 		w.Produce(ctx, &kgo.Record{Topic: topics[i%len(topics)], Partition: int32(i / len(topics)), Value: value}, func(_ *kgo.Record, err error) {
