@@ -51,8 +51,9 @@ func overLimit(reason CloseReason, limit int) error {
 func (p *Proxy) place(c netConn, a arrival) {
 	l := p.engine.next()
 	if !l.post(func() { p.newSession(l, c, a) }) {
-		p.sessionClosed(a.ip, ReasonDraining)
 		c.discard()
+		p.countOut(a.ip)
+		p.sessionClosed(ReasonDraining)
 	}
 }
 
@@ -149,7 +150,8 @@ func handshakeReason(err error) CloseReason {
 
 // refuse ends a connection that never became a session.
 func (p *Proxy) refuse(ctx context.Context, c net.Conn, a arrival, reason CloseReason, err error) {
-	p.sessionClosed(a.ip, reason)
+	p.sessionClosed(reason)
+	defer p.countOut(a.ip)
 	level, skipped := p.logged[reason].level(reason, time.Now())
 	p.log.Log(ctx, level, "client refused", "conn", a.name, "reason", reason.String(), "err", err, "more_like_it", skipped)
 	if tcp, ok := c.(*net.TCPConn); ok && (reason == ReasonTLSHandshake || reason == ReasonUnknownSNI) {

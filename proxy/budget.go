@@ -83,13 +83,14 @@ func (b *budget) ration(most int32) int32 {
 func (b *budget) take(n int64, ready func()) *claim {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.waiting.Add(1) // before granted is looked at: giveBack does both the other way round
 	if len(b.queue) == 0 && b.fits(n) {
 		b.granted.Add(n)
+		b.waiting.Add(-1)
 		return nil
 	}
 	c := &claim{n, ready}
 	b.queue = append(b.queue, c)
-	b.waiting.Add(1)
 	return c
 }
 
@@ -248,25 +249,37 @@ func (s *session) heldSince() time.Time {
 }
 
 // trim gives back the room of what has gone out; it is called whenever
-// something has moved.
+// something has moved, and before another exchange starts: a client with always
+// one more request under way would else keep the room of all that it has ever
+// sent. An exchange keeps what it has until it ends.
 func (s *session) trim() {
 	room := s.asked.room + s.answers.room
-	if room == 0 || s.x != nil || s.waiting != nil || s.req.size > 0 || s.resp.size > 0 || s.asked.paid+s.answers.paid > 0 {
+	if room == 0 || s.x != nil || s.waiting != nil {
 		return
 	}
-	keep := int64(s.client.buffered())
+	need := roomOf(s.req.size) + roomOf(s.resp.size) + roomOf(s.asked.paid) + roomOf(s.answers.paid)
+	rest := int64(s.client.buffered())
 	if s.upstream != nil {
-		keep += int64(s.upstream.buffered())
+		rest += int64(s.upstream.buffered())
 	}
-	if keep < freeFrameBytes {
-		keep = 0
+	if rest < freeFrameBytes {
+		rest = 0
 	}
-	keep = min(keep, room)
-	s.p.budget.rest.Add(keep - s.answers.rest)
-	s.asked.room, s.answers.room, s.answers.rest = 0, keep, keep
-	if keep < room {
-		s.p.budget.giveBack(room - keep)
+	need = min(need, room)
+	rest = min(rest, room-need)
+	s.p.budget.rest.Add(rest - s.answers.rest)
+	s.asked.room, s.answers.room, s.answers.rest = 0, need+rest, rest
+	if left := room - need - rest; left > 0 {
+		s.p.budget.giveBack(left)
 	}
+}
+
+// roomOf is what was claimed for a frame of size bytes.
+func roomOf(size int) int64 {
+	if size < freeFrameBytes {
+		return 0
+	}
+	return frameCost(size)
 }
 
 // dropRoom gives n bytes back before the exchange that holds them ends.

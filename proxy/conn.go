@@ -26,6 +26,8 @@ type conn interface {
 	buffered() int
 	// progress is the number of bytes that the socket has taken so far.
 	progress() int64
+	// hungUp tells whether the peer has closed while nothing is read.
+	hungUp() bool
 	// setReading starts or stops reading. Nothing is lost: bytes stay in the
 	// socket. A callback that stops reading gets no more data.
 	setReading(on bool)
@@ -94,7 +96,6 @@ type sockConn struct {
 
 	addr     string
 	early    []byte   // received before the loop got the connection
-	moved    int64    // bytes moved, to see progress while finishing
 	took     int64    // bytes written
 	linger   func()   // cancels the timer of finish
 	ends     []func() // atEnd
@@ -157,6 +158,7 @@ func (c *sockConn) discard() { _ = unix.Close(c.fd) }
 func (c *sockConn) remote() string  { return c.addr }
 func (c *sockConn) buffered() int   { return c.out.n }
 func (c *sockConn) progress() int64 { return c.took }
+func (c *sockConn) hungUp() bool    { return !c.closed && peerClosed(c.fd) }
 
 func (c *sockConn) onEvent(ev netpoll.IOEvent, flags netpoll.IOFlags) {
 	failed := netpoll.IsErrorEvent(ev, flags)
@@ -199,7 +201,6 @@ func (c *sockConn) read() {
 	n, err := unix.Read(c.fd, into)
 	switch {
 	case n > 0:
-		c.moved += int64(n)
 		if c.finishing {
 			return // discarded
 		}
@@ -308,7 +309,6 @@ func writeSome(fd int, b []byte) (done int, err error) {
 
 func (c *sockConn) wrote(n int) {
 	if n > 0 {
-		c.moved += int64(n)
 		c.took += int64(n)
 		c.sent.Add(float64(n))
 	}
@@ -400,24 +400,25 @@ func (c *sockConn) finish(linger time.Duration) {
 	c.mustUpdate()
 	c.finishStep()
 	if !c.closed {
-		c.lingerOn(linger, c.moved)
+		c.lingerOn(linger)
 	}
 }
 
-// lingerOn closes the connection when nothing has moved for a whole linger.
-// Once the writing side is shut down the time isn't prolonged: a peer that goes
-// on sending would keep it alive.
-func (c *sockConn) lingerOn(linger time.Duration, moved int64) {
-	wasShut := c.shut
+// lingerOn closes the connection when less than a chunk was taken in a whole
+// linger: a byte now and then would keep what waits for days. Once the writing
+// side is shut down the time isn't prolonged: a peer that goes on sending would
+// keep it alive.
+func (c *sockConn) lingerOn(linger time.Duration) {
+	wasShut, took, least := c.shut, c.took, int64(min(c.out.n, chunkBytes))
 	c.linger = c.l.afterFunc(linger, func() {
 		if c.closed {
 			return
 		}
-		if c.moved == moved || wasShut {
+		if wasShut || c.took-took < least {
 			c.abort()
 			return
 		}
-		c.lingerOn(linger, c.moved)
+		c.lingerOn(linger)
 	})
 }
 

@@ -1,6 +1,9 @@
 package proxy
 
-import "github.com/panjf2000/gnet/v2/pkg/netpoll"
+import (
+	"github.com/panjf2000/gnet/v2/pkg/netpoll"
+	"golang.org/x/sys/unix"
+)
 
 // registration is what the poller has been told about a socket.
 type registration uint8
@@ -65,4 +68,12 @@ func (c *sockConn) unregister() {
 		c.reg = regNone
 		_ = c.l.poller.Delete(c.fd) // closing the fd removes it as well
 	}
+}
+
+// peerClosed tells whether the peer has shut down its side, whatever is still
+// unread.
+func peerClosed(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents != 0
 }

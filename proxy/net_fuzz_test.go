@@ -28,6 +28,7 @@ func (c *memConn) writev(bufs [][]byte) {
 func (c *memConn) buffered() int        { return 0 }
 func (c *memConn) atEnd(f func())       { f() }
 func (c *memConn) progress() int64      { return 0 }
+func (c *memConn) hungUp() bool         { return false }
 func (c *memConn) setReading(on bool)   { c.reading = on }
 func (c *memConn) finish(time.Duration) { c.over = true }
 func (c *memConn) abort()               { c.over = true }

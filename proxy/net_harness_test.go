@@ -87,6 +87,7 @@ func runProxy(t *testing.T, p *Proxy) (stop func()) {
 			held, _ := p.engine.held()
 			require.Zero(t, held, "bytes still counted as buffered")
 			require.Zero(t, p.open.Load())
+			require.Zero(t, p.sockets.Load())
 			require.Zero(t, p.engine.connections())
 		})
 	}

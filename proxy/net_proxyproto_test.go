@@ -212,6 +212,8 @@ func TestProxyProtocolListener(t *testing.T) {
 			c := dialRaw(t, p)
 			c.send([]byte(h))
 			c.ended()
+			require.NoError(t, c.Close()) // it counts for its address until then
+			eventually(t, "counted out", func() bool { return p.sockets.Load() == 0 })
 			eventually(t, "not expected", func() bool { return closedFor(p, ReasonBadProxyHeader) == i+1 })
 		}
 	}

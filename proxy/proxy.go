@@ -193,6 +193,9 @@ func (p *Proxy) limits() *Limits { return p.lim.Load() }
 func (p *Proxy) SetLimits(l Limits) {
 	l = l.withDefaults()
 	p.lim.Store(&l)
+	if p.budget != nil {
+		p.budget.giveBack(0) // a higher bound lets those go on that wait
+	}
 }
 
 // Close gives back what New took; only for a Proxy that Run was not called on.

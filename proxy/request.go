@@ -105,6 +105,9 @@ func (s *session) consume(b []byte) int {
 			s.passOn(b[run:i])
 			return i
 		}
+		if head.verdict != reqBuffer {
+			s.asked.paid = 0 // the room is not needed: the topic is no mirror's any more
+		}
 		s.requests++
 		total := protocol.FrameSizeLen + head.size
 		if head.verdict == reqStream || head.verdict == reqToken {
@@ -163,8 +166,9 @@ func (s *session) awaitAnswer(h requestHead) {
 // errUnknownAPI: a request that ApiVersions didn't offer.
 var errUnknownAPI = errors.New("request was not offered in ApiVersions")
 
-// maxHandshake is the largest SaslHandshake v0: a client id and a mechanism.
-const maxHandshake = 66 << 10
+// maxSmall is the largest SaslHandshake v0 (a client id and a mechanism), and the
+// largest ApiVersions that is answered here: both are buffered without a claim.
+const maxSmall = freeFrameBytes - 1
 
 // inspect reads the start of a frame (with its size). need > 0: more bytes are
 // needed, so many from the frame's start.
@@ -196,13 +200,16 @@ func (s *session) inspect(b []byte) (need int, h requestHead, err error) {
 	case !ok || !api.Advertised():
 		return 0, h, fmt.Errorf("%w: key %d", errUnknownAPI, h.key)
 	case h.key == protocol.KeyApiVersions && h.version > api.Max:
+		if size > maxSmall {
+			return 0, h, fmt.Errorf("%w: ApiVersions with %d bytes", protocol.ErrFrameTooLarge, size)
+		}
 		h.verdict = reqLocal
 		return 0, h, nil
 	case h.version < api.Min || h.version > api.Max:
 		return 0, h, fmt.Errorf("%w: %s version %d, offered are %d to %d", errUnknownAPI, api.Name, h.version, api.Min, api.Max)
 	}
 	if h.key == protocol.KeySaslHandshake && h.version == 0 {
-		if size > maxHandshake {
+		if size > maxSmall {
 			return 0, h, fmt.Errorf("%w: SaslHandshake with %d bytes", protocol.ErrFrameTooLarge, size)
 		}
 		h.verdict = reqSASL

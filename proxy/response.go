@@ -249,6 +249,9 @@ func (s *session) unstash() {
 	s.resp.stash = nil
 	s.consumeAnswers(b)
 	s.l.hold(-len(b))
+	if s.brokerEOF && s.answers.claim == nil {
+		s.close(ReasonBrokerEOF, s.brokerErr)
+	}
 }
 
 func (s *session) deliver(b []byte) {

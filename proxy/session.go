@@ -42,7 +42,9 @@ type session struct {
 	closed   bool
 
 	clientEOF    bool
-	clientFull   bool // what waits for the client is above the mark
+	brokerEOF    bool  // and what came before waits for room
+	brokerErr    error // why
+	clientFull   bool  // what waits for the client is above the mark
 	upstreamFull bool
 	draining     bool
 
@@ -124,6 +126,7 @@ func (s *session) fault(r any) {
 // bytes that waited, the end of the session.
 func (s *session) pump() {
 	for !s.closed {
+		s.trim()
 		switch {
 		case s.waiting != nil && s.x == nil && s.fifo.len() == 0 && !s.overMark(&s.clientFull, s.client):
 			s.x, s.waiting = s.waiting, nil
@@ -135,6 +138,10 @@ func (s *session) pump() {
 			}
 			s.l.hold(-n)
 			s.pending = s.pending[:copy(s.pending, s.pending[n:])]
+			if len(s.pending) == 0 { // ten thousand clients that once had some would keep it
+				s.l.putFrame(s.pending)
+				s.pending = nil
+			}
 		default:
 			s.settle()
 			return
@@ -241,6 +248,9 @@ func (s *session) onData(c conn, b []byte) {
 		b = b[s.consume(b):]
 	}
 	if len(b) > 0 && !s.closed {
+		if s.pending == nil {
+			s.pending = s.l.getFrame(len(b))
+		}
 		s.pending = append(s.pending, b...)
 		s.l.hold(len(b))
 	}
@@ -259,6 +269,10 @@ func (s *session) onEOF(c conn, err error) {
 	if c == s.upstream {
 		if errors.Is(err, io.EOF) {
 			err = nil
+		}
+		if s.answers.claim != nil { // with TLS the end may come with what is stashed
+			s.brokerEOF, s.brokerErr = true, err
+			return
 		}
 		s.close(ReasonBrokerEOF, err)
 		return
@@ -335,10 +349,19 @@ func (s *session) watch() {
 			s.close(ReasonStalledFrame, nil)
 		case !waits && quiet >= lim.IdleTimeout:
 			s.close(ReasonIdle, nil)
+		case quiet >= lim.linger() && s.clientGone():
+			s.close(ReasonClientEOF, nil)
 		default:
 			s.watch()
 		}
 	})
+}
+
+// clientGone: the client has closed, and what it asked for is not done. A broker
+// that hangs may keep it so for a quarter of an hour, until the kernel gives its
+// connection up; the client comes back meanwhile, again and again.
+func (s *session) clientGone() bool {
+	return s.clientEOF || len(s.pending) > 0 && s.client.hungUp()
 }
 
 // drain: no new request is begun; the session ends when the last one is
@@ -363,7 +386,7 @@ func (s *session) close(reason CloseReason, err error) {
 		s.unwatch()
 	}
 	delete(s.l.sessions, s)
-	s.p.sessionClosed(s.ip, reason)
+	s.p.sessionClosed(reason)
 	attrs := []slog.Attr{slog.String("reason", reason.String()), slog.Int64("requests", s.requests)}
 	if err != nil {
 		attrs = append(attrs, slog.Any("err", err))
@@ -379,6 +402,7 @@ func (s *session) close(reason CloseReason, err error) {
 	} else {
 		s.client.finish(s.p.limits().linger())
 	}
+	s.client.atEnd(func() { s.p.countOut(s.ip) })
 	if s.upstream != nil {
 		if reason == ReasonProtocolError {
 			s.upstream.abort()

@@ -23,7 +23,7 @@ type stall struct {
 // of it. It is no stall while we don't read the client.
 func (s *session) stalledFrame(now time.Time, limit time.Duration) bool {
 	st := &s.stall
-	if !s.req.midFrame() || s.upstreamFull || s.upstream == nil || len(s.pending) > 0 {
+	if !s.req.midFrame() || s.upstreamFull || s.upstream == nil || s.asked.claim != nil || len(s.pending) > 0 {
 		st.frame = 0
 		return false
 	}

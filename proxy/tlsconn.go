@@ -103,6 +103,7 @@ func (c *tlsConn) discard()        { c.sock.discard() }
 func (c *tlsConn) remote() string  { return c.sock.remote() }
 func (c *tlsConn) buffered() int   { return c.sock.buffered() }
 func (c *tlsConn) progress() int64 { return c.sock.progress() }
+func (c *tlsConn) hungUp() bool    { return c.sock.hungUp() }
 
 // setReading: what was read together is still delivered together.
 func (c *tlsConn) setReading(on bool) { c.sock.setReading(on) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -26,12 +27,11 @@ import (
 // ports are n free ones in a row, as far as can be told.
 func ports(t *testing.T, n int) int {
 	t.Helper()
-	for range 50 {
-		first, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		p := first.Addr().(*net.TCPAddr).Port
-		lns := []net.Listener{first}
-		for i := 1; i < n && err == nil; i++ {
+	for range 200 {
+		p := 10_000 + rand.IntN(20_000) // below those that the kernel gives to connections
+		var lns []net.Listener
+		var err error
+		for i := 0; i < n && err == nil; i++ {
 			var ln net.Listener
 			if ln, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p+i)); err == nil {
 				lns = append(lns, ln)

@@ -36,7 +36,8 @@ type mirrorSlot struct {
 	mu   sync.Mutex
 	now  *mirrors
 	next *mirrors
-	wake chan struct{}
+	over bool          // runMirrors has ended: nothing runs any more
+	wake chan struct{} // a token may be left of what step has taken already
 }
 
 func newMirrorSlot(first *mirrors) *mirrorSlot {
@@ -63,6 +64,9 @@ func (s *mirrorSlot) replace(next *mirrors) {
 	s.mu.Lock()
 	old := s.next
 	s.next = next
+	if s.over {
+		old, s.next = next, nil
+	}
 	s.mu.Unlock()
 	if old != nil {
 		old.close()
@@ -71,6 +75,14 @@ func (s *mirrorSlot) replace(next *mirrors) {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// waits tells whether others are to run. Without them what runs must go on: a
+// set that has ended can't run again.
+func (s *mirrorSlot) waits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next != nil
 }
 
 // step makes the next mirrors those that run.
@@ -86,6 +98,7 @@ func (s *mirrorSlot) step() {
 func (s *mirrorSlot) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.over = true
 	if s.next != nil {
 		s.next.close()
 		s.next = nil
@@ -132,12 +145,15 @@ func (a *app) runOnce(ctx context.Context, set *mirrors) (again bool, err error)
 	if set.manager != nil {
 		wg.Go(func() { done <- set.manager.Run(run) })
 	}
-	select {
-	case err := <-done: // by itself
-		return false, err
-	case <-ctx.Done():
-	case <-a.mirrors.wake:
-		again = true
+	for ended := false; !again && !ended; {
+		select {
+		case err := <-done: // by itself
+			return false, err
+		case <-ctx.Done():
+			ended = true
+		case <-a.mirrors.wake:
+			again = a.mirrors.waits()
+		}
 	}
 	stop()
 	if set.manager == nil {

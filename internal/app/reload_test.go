@@ -214,3 +214,26 @@ func reloads(t *testing.T, n int) {
 	}, 30*time.Second, 50*time.Millisecond, "%d goroutines and %d files were there after %d reloads", g0, f0, settle)
 	require.NoError(t, r.stop())
 }
+
+// Files that change faster than mirrors hand over: the newest settings run in
+// the end, and what has ended is never run again.
+func TestQuickReloads(t *testing.T) {
+	src, dst := cluster(t, "S"), cluster(t, "D")
+	produce(t, src, "a-1", 1)
+	line := func(i int) string {
+		return "mirrors:\n" + mirrorLine("a", src.ListenAddrs()[0], fmt.Sprintf(", fetch_wait_max: %dms", 100+i))
+	}
+	r := startReloadable(t, dst, line(0))
+	r.mirrored("a-1", 1)
+	for round := range 5 {
+		for i := range 4 { // while the first of them is being handed over to
+			from := len(r.log.String())
+			r.write(r.head + line(10*round+i+1))
+			r.hup <- syscall.SIGHUP
+			require.Eventually(t, func() bool { return strings.Contains(r.log.String()[from:], "configuration reloaded") }, 30*time.Second, time.Millisecond)
+		}
+		produce(t, src, "a-1", 1)
+		r.mirrored("a-1", 2+round)
+	}
+	require.NoError(t, r.stop())
+}

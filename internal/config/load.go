@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"reflect"
@@ -178,6 +179,9 @@ func checkEndpoint(key string, bootstrap []string, t TLS, s SASL, bad report) {
 	s.check(key+".sasl", bad)
 }
 
+// maxWire is the largest size in Kafka's protocol.
+const maxWire = math.MaxInt32
+
 // maxBumpStep leaves room for two thousand failovers in an int32 leader epoch.
 const maxBumpStep = 1_000_000
 
@@ -226,6 +230,9 @@ func (m *Mirror) check(key string, bad report) {
 	if m.FetchPartitionMaxBytes < 1 || m.FetchMaxBytes < m.FetchPartitionMaxBytes {
 		bad(key+".fetch_max_bytes", "must be at least fetch_partition_max_bytes, and that at least 1")
 	}
+	if m.FetchMaxBytes > maxWire {
+		bad(key+".fetch_max_bytes", "%s is more than Kafka's protocol can say (at most %d)", m.FetchMaxBytes, maxWire)
+	}
 	if m.MetadataRefresh < Duration(1e8) {
 		bad(key+".metadata_refresh", "%s is below 100ms", m.MetadataRefresh)
 	}
@@ -257,6 +264,13 @@ func (l *Limits) check(bad report) {
 	} {
 		if v.have < v.least {
 			bad("limits."+key, "is below the least that works (%d)", v.least)
+		}
+	}
+	for key, v := range map[string]Bytes{
+		"max_frame_bytes": l.MaxFrameBytes, "client_outbound_max": l.ClientOutboundMax, "fetch_upstream_max_bytes": l.FetchUpstreamMaxBytes,
+	} {
+		if v > maxWire {
+			bad("limits."+key, "%s is more than Kafka's protocol can say (at most %d)", v, maxWire)
 		}
 	}
 }
