@@ -15,6 +15,7 @@ type Measured struct {
 	Machine measure.Machine `json:"machine"`
 	Load    float64         `json:"load"` // average of the minute before it began
 	Commit  string          `json:"commit"`
+	Note    string          `json:"note,omitempty"`
 	Parts   Parts           `json:"parts"`
 	Points  []Point         `json:"points"`
 }

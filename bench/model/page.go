@@ -193,11 +193,19 @@ func growth(pr func(string, ...any), m *Measured) {
 	if n := len(m.Points); n > 1 {
 		lo, hi := m.Points[n-2], m.Points[n-1]
 		by := float64(hi.Partitions) / float64(lo.Partitions)
-		pr("- CPU of the start: %.1f times as much from %s to %s partitions (%.0f times as many): each partition that is added goes through all that run (`Engine.route`);\n",
-			hi.Start.CPU/max(lo.Start.CPU, 0.01), group(lo.Partitions), group(hi.Partitions), by)
-		pr("- CPU while busy: %.1f times as much for %.0f times as many: each change of the ledger is followed by a look at all.\n\n",
-			hi.Busy.CPU/max(lo.Busy.CPU, 0.01), by)
+		for _, g := range []struct {
+			what, why string
+			lo, hi    float64
+		}{
+			{"CPU of the start", "each partition that is added goes through all that run (`Engine.route`)", lo.Start.CPU, hi.Start.CPU},
+			{"CPU while busy", "each change of the ledger is followed by a look at all", lo.Busy.CPU, hi.Busy.CPU},
+		} {
+			if g.lo > 0 && g.hi/g.lo > 1.2*by {
+				pr("- %s: %.1f times as much from %s to %s partitions (%.0f times as many): %s;\n", g.what, g.hi/g.lo, group(lo.Partitions), group(hi.Partitions), by, g.why)
+			}
+		}
 	}
+	pr("\nThe machine was busy and its caches shared: take the exponents for signs, not for figures.\n\n")
 }
 
 func assumed(pr func(string, ...any), m *Measured, mod *Model) {
@@ -221,8 +229,8 @@ func assumed(pr func(string, ...any), m *Measured, mod *Model) {
 	} {
 		pr("| %s | %s |\n", r.what, r.v)
 	}
-	pr("\nMeasured %s on %d × %s, %.0f GB, %s, Linux %s, commit %s, load average %.1f before it began: times are the least of several tries, and still those of\na busy machine; bytes, counts and allocations are exact.\n\n",
-		m.Started.Format("2006-01-02 15:04 MST"), m.Machine.CPUs, m.Machine.Processor, float64(m.Machine.Memory)/1e9, m.Machine.Go, m.Machine.Kernel, m.Commit, m.Load)
+	pr("\nMeasured %s on %d × %s, %.0f GB, %s, Linux %s, commit %s, load average %.1f before it began: times are the least of several tries, and still those of\na busy machine; bytes, counts and allocations are exact.%s\n\n",
+		m.Started.Format("2006-01-02 15:04 MST"), m.Machine.CPUs, m.Machine.Processor, float64(m.Machine.Memory)/1e9, m.Machine.Go, m.Machine.Kernel, m.Commit, m.Load, m.Note)
 	pr("| assumed, not measured here | |\n| --- | ---:|\n")
 	pr("| a ledger transaction on a real destination, four requests, acks=all | %.0f ms |\n| a produce, acks=all | %.0f ms |\n| least time between two fetches on a connection | %.0f ms |\n", a.TxnS*1e3, a.ProduceS*1e3, a.FetchCycleS*1e3)
 	pr("| a broker's CPU for one partition in a fetch or a metadata answer | %.0f µs |\n| Lockstep's CPU for batches of 16 KiB ([benchmarks](benchmarks.md)) | %.1f s for a GB |\n", a.EntryS*1e6, a.DataS)
