@@ -223,6 +223,9 @@ func (p *Partition) put(ctx context.Context, change func(*ledger.Record)) error 
 	}
 	next := base.Next()
 	change(next)
+	if !next.State.Valid() {
+		return fmt.Errorf("ledger: state %q is none: a fault of Lockstep's, nothing is written", next.State)
+	}
 	p.mu.Lock()
 	p.trying(next)
 	p.mu.Unlock()
@@ -407,7 +410,10 @@ func (p *Partition) produced() bool {
 func (p *Partition) retry(ctx context.Context) error {
 	p.mu.Lock()
 	n := max(p.rec.Retries, p.outside, 1)
-	prev := p.rec.Previous
+	prev, written := p.rec.Previous, p.rec.State == epoch.StateFailed
+	if !written { // the ledger could not be told, and still has the state before
+		prev = p.rec.State
+	}
 	if p.retryAt.IsZero() {
 		p.retryAt = time.Now().Add(backoff(n-1, p.eng.Tuning.RetryMin, p.eng.Tuning.RetryMax))
 	}
@@ -431,8 +437,10 @@ func (p *Partition) retry(ctx context.Context) error {
 		p.todo = todo{advance: -1, regen: &regen{why: "retry"}}
 		return nil
 	}
-	if err := p.put(ctx, func(r *ledger.Record) { r.State = r.Previous }); err != nil {
-		return err
+	if written {
+		if err := p.put(ctx, func(r *ledger.Record) { r.State = r.Previous }); err != nil {
+			return err
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,6 +30,8 @@ func (l *brokerLoop) setParts(ps []*Partition) {
 	l.wake.wake()
 }
 
+func (l *brokerLoop) address() string { return l.addr }
+
 func (l *brokerLoop) partitions() []*Partition {
 	l.mu.Lock()
 	defer l.mu.Unlock()

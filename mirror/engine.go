@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -145,7 +147,8 @@ type Engine struct {
 	parts    map[partKey]*Partition
 	source   *Cluster
 	dest     *Cluster
-	fetchers map[int32]*fetcher
+	fetchers map[laneKey]*fetcher
+	far      map[int32]bool // source brokers a long way off
 	writers  map[laneKey]*writer
 }
 
@@ -184,7 +187,8 @@ func NewEngine(o EngineOptions) *Engine {
 	e := &Engine{
 		EngineOptions: o,
 		parts:         map[partKey]*Partition{},
-		fetchers:      map[int32]*fetcher{},
+		fetchers:      map[laneKey]*fetcher{},
+		far:           map[int32]bool{},
 		writers:       map[laneKey]*writer{},
 	}
 	e.src, e.dst = newConnPool(o.Source), newConnPool(o.Dest)
@@ -390,13 +394,18 @@ func (e *Engine) SetDest(c *Cluster) {
 
 // route tells fetchers and writers which partitions are theirs. mu is held.
 func (e *Engine) route() {
-	fetch := map[int32][]*Partition{}
-	write := map[laneKey][]*Partition{}
+	fetch, write := map[laneKey][]*Partition{}, map[laneKey][]*Partition{}
 	from, to := map[int32]string{}, map[int32]string{} // addresses; the newest metadata's, where it has one
-	for _, p := range e.parts {
+	led := map[int32]int{}
+	for _, p := range sortParts(slices.Collect(maps.Values(e.parts))) {
 		s, d := p.leaders()
 		if s.broker >= 0 {
-			fetch[s.broker] = append(fetch[s.broker], p)
+			k := laneKey{s.broker, 0}
+			if e.far[s.broker] {
+				k.lane = led[s.broker] % farLanes
+			}
+			led[s.broker]++
+			fetch[k] = append(fetch[k], p)
 			from[s.broker] = cmp.Or(e.source.Brokers[s.broker], s.addr)
 		}
 		if d.broker >= 0 {
@@ -405,44 +414,55 @@ func (e *Engine) route() {
 			to[d.broker] = cmp.Or(e.dest.Brokers[d.broker], d.addr)
 		}
 	}
-	for id, ps := range fetch {
-		addr := from[id]
-		f := e.fetchers[id]
-		if f == nil || f.addr != addr {
-			f = newFetcher(e, id, addr)
-			if old := e.fetchers[id]; old != nil {
-				old.retire()
+	assign(e, e.fetchers, fetch, from, newFetcher)
+	assign(e, e.writers, write, to, newWriter)
+}
+
+// worker is a fetcher or a writer.
+type worker interface {
+	comparable
+	run(ctx context.Context)
+	setParts(ps []*Partition)
+	retire()
+	address() string
+}
+
+// assign makes the workers fit to the partitions wanted of them. mu is held.
+func assign[W worker](e *Engine, have map[laneKey]W, want map[laneKey][]*Partition, addrs map[int32]string, start func(e *Engine, broker int32, addr string) W) {
+	var none W
+	for k, ps := range want {
+		w := have[k]
+		if addr := addrs[k.broker]; w == none || w.address() != addr {
+			if w != none {
+				w.retire()
 			}
-			e.fetchers[id] = f
-			e.spawn(f.run)
-		}
-		f.setParts(sortParts(ps))
-	}
-	for id, f := range e.fetchers {
-		if fetch[id] == nil {
-			f.retire()
-			delete(e.fetchers, id)
-		}
-	}
-	for k, ps := range write {
-		addr := to[k.broker]
-		w := e.writers[k]
-		if w == nil || w.addr != addr {
-			w = newWriter(e, k.broker, addr)
-			if old := e.writers[k]; old != nil {
-				old.retire()
-			}
-			e.writers[k] = w
+			w = start(e, k.broker, addr)
+			have[k] = w
 			e.spawn(w.run)
 		}
-		w.setParts(sortParts(ps))
+		w.setParts(ps)
 	}
-	for k, w := range e.writers {
-		if write[k] == nil {
+	for k, w := range have {
+		if want[k] == nil {
 			w.retire()
-			delete(e.writers, k)
+			delete(have, k)
 		}
 	}
+}
+
+// farLanes is over how many connections a source broker a long way off is
+// read: each of them brings one answer in a round trip.
+const farLanes = 4
+
+// distance takes in how far a source broker is.
+func (e *Engine) distance(broker int32, far bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.far[broker] == far || e.source == nil || e.dest == nil {
+		return
+	}
+	e.far[broker] = far
+	e.route()
 }
 
 func sortParts(ps []*Partition) []*Partition {

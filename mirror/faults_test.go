@@ -396,3 +396,28 @@ func TestForeignWriteIsCounted(t *testing.T) {
 	r.same(0)
 	require.EqualValues(t, 1, testutil.ToFloat64(r.eng.Partition("t", 0).met.foreign))
 }
+
+// The ledger can't be told of a failure: the retry goes back to where the
+// partition was, not to what the record before had as its previous state.
+func TestFailedCouldNotBeWritten(t *testing.T) {
+	r := newRig(t, 1)
+	var refused, untold atomic.Bool
+	r.dst.onProduce = func(partKey, *fakeLog, protocol.Batch) (int16, bool) {
+		if refused.CompareAndSwap(false, true) {
+			return kerr.MessageTooLarge.Code, true
+		}
+		return 0, false
+	}
+	r.write(0, rawBatch{base: 0, n: 2})
+	r.store.onPut = func(rec *ledger.Record) error {
+		if rec.State == epoch.StateFailed && untold.CompareAndSwap(false, true) {
+			return errLedgerDown
+		}
+		return nil
+	}
+	r.start()
+	r.reached(0, 2)
+	require.True(t, untold.Load())
+	eventually(t, "MIRRORING", func() bool { return r.store.Partition("t", 0).Record.State == epoch.StateMirroring })
+	r.same(0)
+}

@@ -34,9 +34,11 @@ func (f *fetcher) run(ctx context.Context) {
 		}
 	}()
 	var iso isolation
+	answers := 0 // on this connection
 	for try, turn := 0, 0; ctx.Err() == nil; turn++ {
 		if conn == nil || conn.Closed() {
 			var err error
+			answers = 0
 			if conn, err = f.dial(ctx); err != nil {
 				f.broken(ctx, err, try, f.partitions())
 				try++
@@ -60,6 +62,9 @@ func (f *fetcher) run(ctx context.Context) {
 		}
 		iso.answered(asked, kind)
 		try = 0
+		if answers++; answers == settled { // by now the round trip is known
+			f.eng.distance(f.broker, conn.RTT() > farAway)
+		}
 	}
 }
 
@@ -210,6 +215,10 @@ func (f *fetcher) maxBytes() int32 {
 // FetchPartitionMaxBytes: one answer for each round trip is all that a
 // partition gets.
 const farAway = 5 * time.Millisecond
+
+// settled is after how many answers a connection's round trip is believed: the
+// first ones may have waited for a broker that was busy.
+const settled = 5
 
 // partitionBytes is what is asked of one partition of n at most.
 func (f *fetcher) partitionBytes(conn *kconn.Conn, n int) int32 {

@@ -27,3 +27,44 @@ func TestFetchesGrowWithTheRoundTrip(t *testing.T) {
 	}
 	require.EqualValues(t, 100, stretched(own, 100, 1, time.Second), "never more than an answer has")
 }
+
+// A source broker a long way off is read over several connections; partitions
+// that change theirs lose and double nothing.
+func TestFarSourcesGetMoreConnections(t *testing.T) {
+	r := newRig(t, 6)
+	write := func(base int64) {
+		for p := range int32(6) {
+			for i := range int64(20) {
+				r.write(p, rawBatch{base: base + i, n: 1})
+			}
+		}
+	}
+	lanes := func() int {
+		r.eng.mu.Lock()
+		defer r.eng.mu.Unlock()
+		return len(r.eng.fetchers)
+	}
+	write(0)
+	r.start()
+	for p := range int32(6) {
+		r.reached(p, 20)
+	}
+	require.Equal(t, 1, lanes())
+	for i := range int64(6) {
+		r.eng.distance(1, i%2 == 0)
+		write(20 + 20*i)
+	}
+	r.eng.distance(1, true)
+	require.Equal(t, farLanes, lanes())
+	for p := range int32(6) {
+		r.reached(p, 140)
+		r.same(p)
+	}
+	r.eng.distance(1, false)
+	require.Equal(t, 1, lanes())
+	write(140)
+	for p := range int32(6) {
+		r.reached(p, 160)
+		r.same(p)
+	}
+}

@@ -365,12 +365,13 @@ func (e *Engine) kickWriter(p *Partition, broker int32) {
 	}
 }
 
-// kickFetcher wakes the fetcher of a source broker.
+// kickFetcher wakes the fetchers of a source broker.
 func (e *Engine) kickFetcher(broker int32) {
 	e.mu.Lock()
-	f := e.fetchers[broker]
-	e.mu.Unlock()
-	if f != nil {
-		f.wake.wake()
+	defer e.mu.Unlock()
+	for lane := range farLanes {
+		if f := e.fetchers[laneKey{broker, lane}]; f != nil {
+			f.wake.wake()
+		}
 	}
 }

@@ -2,6 +2,7 @@ package kconn
 
 import (
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -57,9 +58,23 @@ const (
 	classCount = (maxShift-minShift)*4 + 1
 )
 
-// Pool hands out Buffers by size class. The zero value is ready; memory that
-// lies idle goes with the garbage collector.
-type Pool struct{ classes [classCount]sync.Pool }
+// Buffers of at least largeBuffer bytes lie idle in one list, of at most
+// largeIdle bytes: by class in sync.Pools, each class would keep its own, and
+// the collector, which counts them as live, lets twice as much pile up.
+const (
+	largeBuffer = 256 << 10
+	largeIdle   = 32 << 20
+)
+
+// Pool hands out Buffers by size. The zero value is ready. Small idle ones go
+// with the garbage collector.
+type Pool struct {
+	classes [classCount]sync.Pool
+
+	mu    sync.Mutex
+	large []*Buffer // newest last
+	idle  int       // bytes in large
+}
 
 func classFor(n int) (class, size int) {
 	if n <= 1<<minShift {
@@ -78,19 +93,56 @@ func classFor(n int) (class, size int) {
 // Get returns a Buffer of at least n bytes with one reference.
 func (p *Pool) Get(n int) *Buffer {
 	class, size := classFor(n)
-	if class >= 0 {
-		if b, _ := p.classes[class].Get().(*Buffer); b != nil {
-			b.refs.Store(1)
-			return b
-		}
+	if b := p.idleFor(class, size); b != nil {
+		b.refs.Store(1)
+		return b
 	}
 	b := &Buffer{pool: p, class: class, mem: make([]byte, size)}
 	b.refs.Store(1)
 	return b
 }
 
+// idleFor finds an idle buffer: of the class, or, of the large ones, the
+// smallest that is large enough and at most twice as large.
+func (p *Pool) idleFor(class, size int) *Buffer {
+	if class < 0 {
+		return nil
+	}
+	if size < largeBuffer {
+		b, _ := p.classes[class].Get().(*Buffer)
+		return b
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	best := -1
+	for i, b := range p.large {
+		if c := len(b.mem); c >= size && c <= 2*size && (best < 0 || c <= len(p.large[best].mem)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	b := p.large[best]
+	p.large = slices.Delete(p.large, best, best+1)
+	p.idle -= len(b.mem)
+	return b
+}
+
 func (p *Pool) put(b *Buffer) {
-	if b.class >= 0 {
+	switch size := len(b.mem); {
+	case b.class < 0 || size > largeIdle:
+	case size < largeBuffer:
 		p.classes[b.class].Put(b)
+	default:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.large = append(p.large, b)
+		p.idle += size
+		drop := 0 // the oldest ones go
+		for ; p.idle > largeIdle; drop++ {
+			p.idle -= len(p.large[drop].mem)
+		}
+		p.large = slices.Delete(p.large, 0, drop)
 	}
 }

@@ -434,6 +434,32 @@ func TestPoolClasses(t *testing.T) {
 	huge.Release()
 }
 
+// Idle large buffers are used again for answers of other sizes, and are bounded.
+func TestPoolOfLargeBuffers(t *testing.T) {
+	var p Pool
+	a, b := p.Get(16<<20), p.Get(8<<20)
+	require.Zero(t, p.idle)
+	a.Release()
+	b.Release()
+	require.Equal(t, a.Cap()+b.Cap(), p.idle)
+	require.Same(t, b, p.Get(7<<20), "the smallest that is large enough")
+	require.Same(t, a, p.Get(9<<20))
+	require.Zero(t, p.idle)
+	a.Release()
+	require.NotSame(t, a, p.Get(1<<20), "16 MiB are too much for 1 MiB: what is held is counted by answers")
+	var all []*Buffer
+	for range 8 {
+		all = append(all, p.Get(16<<20))
+	}
+	for _, x := range all {
+		x.Release()
+	}
+	require.LessOrEqual(t, p.idle, largeIdle)
+	require.Len(t, p.large, largeIdle/(16<<20))
+	p.Get(largeIdle + 1).Release()
+	require.LessOrEqual(t, p.idle, largeIdle)
+}
+
 func FuzzSkipTags(f *testing.F) {
 	f.Add([]byte{0, 1})
 	f.Add([]byte{1, 5, 2, 0, 0, 9})
