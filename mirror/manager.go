@@ -184,6 +184,10 @@ func (m *Manager) newEngine(s *source, o MirrorOptions, memory *Memory, metrics 
 	return NewEngine(eo)
 }
 
+// Stay has Run end without leaving the group: another Manager of this instance
+// takes over.
+func (m *Manager) Stay() { m.owner.Stay() }
+
 // Close gives back what New took, when Run is not called.
 func (m *Manager) Close() {
 	m.client.Close()

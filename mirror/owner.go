@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -52,6 +53,7 @@ type Owner struct {
 	log *slog.Logger
 
 	beat chan struct{} // heartbeat now
+	stay atomic.Bool   // Stay
 
 	mu        sync.Mutex
 	assigned  map[int32]bool
@@ -173,9 +175,12 @@ func (w *Owner) kick() {
 	}
 }
 
+// Stay has Run end without leaving the group, where membership is static: an
+// owner of the same InstanceID goes on at once.
+func (w *Owner) Stay() { w.stay.Store(true) }
+
 // Run takes part in the group until ctx ends, then releases what is owned and
-// leaves (a static member stays until its session ends). An error means that
-// trying again doesn't help.
+// leaves. An error means that trying again doesn't help.
 func (w *Owner) Run(ctx context.Context) error {
 	for {
 		if again, err := w.membership(ctx); err != nil || !again {
@@ -228,15 +233,39 @@ func (w *Owner) membership(ctx context.Context) (again bool, err error) {
 		again = true
 	}
 	// Heartbeats go on while the client releases and leaves.
+	member, _ := cl.GroupMetadata()
 	cl.CloseAllowingRebalance()
 	w.revoke(ctx, w.left())
 	stop()
 	wg.Wait()
+	if w.o.InstanceID != "" && member != "" && !again && !w.stay.Load() {
+		w.leave(ctx, member)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.confirmed, w.since = time.Time{}, time.Time{}
 	w.tell()
 	return again && w.fatal == nil, w.fatal
+}
+
+// leave takes a static member out of the group, which its client doesn't do: the
+// others would wait for its session's end before they take over.
+func (w *Owner) leave(ctx context.Context, member string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(w.o.SessionTimeout/4, time.Second))
+	defer cancel()
+	cl, err := kgo.NewClient(append(slices.Clone(w.o.Client), kgo.ClientID("lockstep-owner"))...)
+	if err == nil {
+		defer cl.Close()
+		req := kmsg.NewPtrLeaveGroupRequest()
+		req.Group = w.o.group
+		m := kmsg.NewLeaveGroupRequestMember()
+		m.MemberID, m.InstanceID = member, &w.o.InstanceID
+		req.Members = append(req.Members, m)
+		_, err = req.RequestWith(ctx, cl) // an answer that we are no member is as good
+	}
+	if err != nil {
+		w.log.Warn("group not left: others take over when the session ends", "group", w.o.group, "err", err)
+	}
 }
 
 // assign is called by the client when the group gives partitions to us.

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -61,7 +62,7 @@ func startOwner(t *testing.T, seed []string, group string, o OwnerOptions) *owne
 	r := &ownerRun{}
 	o.Client = []kgo.Opt{kgo.SeedBrokers(seed...), kgo.Dialer(r.valve.dial)}
 	o.Logger = slog.New(slog.DiscardHandler)
-	o.SessionTimeout = ownerSession
+	o.SessionTimeout = cmp.Or(o.SessionTimeout, ownerSession)
 	o.group = group
 	inner := o.Release
 	o.Release = func(ctx context.Context, ps []int32) {
@@ -249,11 +250,24 @@ func TestOwnerReplacedByItself(t *testing.T) {
 	require.Nil(t, a.fatal)
 }
 
-// A static member that ends releases what it has, and gets it back.
+// A static member that ends in order leaves the group: nobody waits for its
+// session.
+func TestOwnerStaticLeaves(t *testing.T) {
+	seed := ownerCluster(t)
+	a := startOwner(t, seed, "leaves", OwnerOptions{InstanceID: "one", SessionTimeout: 5 * time.Minute})
+	require.Eventually(t, func() bool { return len(a.left()) == ledger.Partitions }, time.Minute, 10*time.Millisecond)
+	require.NoError(t, a.stop())
+	b := startOwner(t, seed, "leaves", OwnerOptions{InstanceID: "two"})
+	b.until(t, count(ledger.Partitions))
+}
+
+// A static member that ends for another one of its id releases what it has; the
+// other one gets it without a rebalance.
 func TestOwnerStaticRestart(t *testing.T) {
 	seed := ownerCluster(t)
 	a := startOwner(t, seed, "restart", OwnerOptions{InstanceID: "one"})
 	a.until(t, count(ledger.Partitions))
+	a.Stay()
 	require.NoError(t, a.stop())
 	require.Len(t, a.given(), ledger.Partitions)
 	b := startOwner(t, seed, "restart", OwnerOptions{InstanceID: "one"})

@@ -94,6 +94,13 @@ func (s *mirrorSlot) step() {
 	}
 }
 
+// goesOn tells whether the next mirrors are any.
+func (s *mirrorSlot) goesOn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next != nil && s.next.manager != nil
+}
+
 // end closes what never ran.
 func (s *mirrorSlot) end() {
 	s.mu.Lock()
@@ -154,6 +161,9 @@ func (a *app) runOnce(ctx context.Context, set *mirrors) (again bool, err error)
 		case <-a.mirrors.wake:
 			again = a.mirrors.waits()
 		}
+	}
+	if again && set.manager != nil && a.mirrors.goesOn() {
+		set.manager.Stay()
 	}
 	stop()
 	if set.manager == nil {

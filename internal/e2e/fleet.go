@@ -107,8 +107,19 @@ type Ends struct {
 	src, dst *kadm.Client
 }
 
-// WatchEnds connects.
+// WatchEnds looks through this instance.
 func (l *Lockstep) WatchEnds(topic string) *Ends {
+	l.t.Helper()
+	return l.watchEnds(topic, l.Bootstrap())
+}
+
+// WatchPhysicalEnds looks at the destination itself, where offsets are others, so that only Stalls makes sense.
+func (l *Lockstep) WatchPhysicalEnds(topic string) *Ends {
+	l.t.Helper()
+	return l.watchEnds(topic, l.setup.Destination.Bootstrap())
+}
+
+func (l *Lockstep) watchEnds(topic, dst string) *Ends {
 	l.t.Helper()
 	open := func(bootstrap string) *kadm.Client {
 		cl, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.MetadataMinAge(50*time.Millisecond), kgo.RetryTimeout(5*time.Second))
@@ -118,7 +129,7 @@ func (l *Lockstep) WatchEnds(topic string) *Ends {
 		l.t.Cleanup(cl.Close)
 		return kadm.NewClient(cl)
 	}
-	return &Ends{l: l, topic: topic, src: open(l.setup.Source.Bootstrap()), dst: open(l.Bootstrap())}
+	return &Ends{l: l, topic: topic, src: open(l.setup.Source.Bootstrap()), dst: open(dst)}
 }
 
 // Moved waits until what the source has now of every partition is shown, and returns how long after began that was

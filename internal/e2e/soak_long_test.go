@@ -107,7 +107,6 @@ func TestSoak(t *testing.T) {
 		}
 		f[0].WaitState(ctx, topic.name, int(topic.partitions), "MIRRORING")
 	}
-	f.WaitSpread(ctx, "soak-plain", 4)
 	s.compare()
 	reader.check(ctx, t, src)
 

@@ -35,7 +35,7 @@ type Read struct {
 	Subscribe bool
 	// Commit commits what was read, with its leader epochs.
 	Commit bool
-	// CommitEvery also commits while reading. Only the Java client.
+	// CommitEvery also commits while reading, and before partitions are revoked. Only the Java client.
 	CommitEvery time.Duration
 	// Max ends the reading after so many records; 0: none.
 	Max int

@@ -73,13 +73,22 @@ public final class Client {
             Map<TopicPartition, Long> ends = c.endOffsets(tps);
             ends.forEach((tp, o) -> meta("end", tp, o, -1, ""));
             c.beginningOffsets(tps).forEach((tp, o) -> meta("start", tp, o, -1, ""));
-            if (arg("subscribe", "false").equals("true")) c.subscribe(List.of(need("topic")));
-            else { c.assign(tps); seek(c, tps); }
             Map<TopicPartition, OffsetAndMetadata> done = new HashMap<>();
+            if (arg("subscribe", "false").equals("true")) c.subscribe(List.of(need("topic")), new ConsumerRebalanceListener() {
+                @Override public void onPartitionsAssigned(Collection<TopicPartition> ps) {}
+                @Override public void onPartitionsRevoked(Collection<TopicPartition> ps) {
+                    if (num("commit-every", 0) > 0) c.commitSync(done); // as careful applications do
+                }
+            });
+            else { c.assign(tps); seek(c, tps); }
             long n = 0, every = num("commit-every", 0), committed = System.currentTimeMillis();
             while (n < max) {
                 if (every > 0 && System.currentTimeMillis() - committed > every && !done.isEmpty()) {
-                    c.commitSync(done);
+                    try {
+                        c.commitSync(done);
+                    } catch (org.apache.kafka.common.errors.RebalanceInProgressException e) {
+                        // poll() completes it, and commits before
+                    }
                     committed = System.currentTimeMillis();
                 }
                 if (System.currentTimeMillis() > deadline) { line("{\"meta\":\"timeout\"}"); break; }
