@@ -65,6 +65,7 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 		p.question(&ask{kind: askStable, end: a.LastStableOffset})
 		return false
 	}
+	p.hold(a.LastStableOffset, a.HighWatermark)
 	p.stats.verified = spec.current
 	if p.setOpen && a.HighWatermark >= 0 {
 		p.walk.open.until, p.setOpen = max(a.HighWatermark, a.LastStableOffset), false

@@ -234,6 +234,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	for _, s := range m.sources {
 		g.Go(func() error { return s.run(ctx) })
 		g.Go(func() error { return s.poll.run(ctx) })
+		g.Go(func() error { return s.followTxns(ctx) })
 		if s.o.ACLs.Enabled {
 			g.Go(func() error { return s.followACLs(ctx) })
 		}

@@ -106,6 +106,7 @@ type Partition struct {
 	unmerged   bool      // merging went wrong here
 
 	stats  stats
+	held   heldBack          // by a transaction open on the source
 	saved  ledger.Checkpoint // last handed out
 	idle   chan struct{}     // closed when nothing is in flight, while quiescing
 	closed bool              // shutdown was called
@@ -131,7 +132,7 @@ func newPartition(e *Engine, s Spec) *Partition {
 		src: leader{broker: -1, epoch: -1}, dst: leader{broker: -1, epoch: -1},
 		unsure: -1, asked: -1, todo: todo{advance: -1},
 		stats: stats{sourceStart: -1, sourceEnd: -1, verified: -1, caughtUp: time.Now()},
-		saved: ledger.Checkpoint{Position: -1},
+		saved: ledger.Checkpoint{Position: -1}, held: heldBack{offset: -1},
 	}
 	if p.keepTombs <= 0 {
 		p.keepTombs = 24 * time.Hour // Kafka's default
@@ -287,6 +288,7 @@ func (p *Partition) report() {
 	p.live.SetStatus(ledger.Status{
 		SourceStart: p.stats.sourceStart, SourceEnd: p.stats.sourceEnd, SourceEpoch: p.src.epoch, Position: p.tail.position,
 		LastFetch: p.stats.lastFetch, LastAppend: p.stats.lastAppend, Error: p.errOp,
+		Held: p.heldStatus(),
 	})
 }
 

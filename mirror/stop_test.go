@@ -182,6 +182,7 @@ func TestM11HalfATransaction(t *testing.T) {
 		l.append(rawBatch{base: 9, n: 1, pid: 7, control: true}.bytes())
 	})
 	// The destination refuses the second half of the transaction.
+	b.tuning.KeepBatches = true
 	b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
 		if s, _ := x.ReadStamp(); s.V == 6 {
 			return kerr.NotEnoughReplicas.Code, true

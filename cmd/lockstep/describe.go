@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-kafka/lockstep/internal/control"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
 func describeCommand() *cobra.Command {
@@ -131,6 +133,9 @@ func notes(p control.Partition) string {
 	if len(p.WaitingFor) > 0 {
 		out = append(out, "waits for instance "+strings.Join(p.WaitingFor, ", "))
 	}
+	if p.Held != nil {
+		out = append(out, heldNotes(p.Held))
+	}
 	if p.Retries > 0 {
 		out = append(out, fmt.Sprintf("%d retries", p.Retries))
 	}
@@ -138,4 +143,38 @@ func notes(p control.Partition) string {
 		out = append(out, p.Error)
 	}
 	return strings.Join(out, "; ")
+}
+
+// heldNotes say which transactions of the source hold a partition back.
+func heldNotes(h *ledger.Held) string {
+	var txns []string
+	for i, t := range h.Transactions {
+		if i == 3 {
+			txns = append(txns, fmt.Sprintf("%d more", len(h.Transactions)-i))
+			break
+		}
+		who := fmt.Sprintf("producer id %d epoch %d", t.ProducerID, t.ProducerEpoch)
+		if t.TransactionalID != "" {
+			who += fmt.Sprintf(" (transactional id %s, %s)", t.TransactionalID, t.State)
+		}
+		if t.Hanging {
+			who += " (hanging: no coordinator will end it)"
+		}
+		since := t.Started
+		if since.IsZero() {
+			since = t.LastWrite
+		}
+		if !since.IsZero() {
+			who += ", " + time.Since(since).Round(time.Second).String() + " old"
+		}
+		txns = append(txns, fmt.Sprintf("%s from offset %d", who, t.FirstOffset))
+	}
+	s := fmt.Sprintf("held back for %s at the source's offset %d by an open transaction, %d offsets behind it", time.Since(h.Since).Round(time.Second), h.Offset, h.HighWatermark-h.Offset)
+	if len(txns) > 0 {
+		s += ": " + strings.Join(txns, ", ")
+	}
+	if h.Error != "" {
+		s += "; " + h.Error
+	}
+	return s
 }

@@ -17,8 +17,8 @@ func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the running instances, the mirrors, and partitions that need attention",
-		Long: `Show the registered instances, the mirrors, and the partitions that are FAILED, that wait for an instance, or that
-are not where they are wanted; and topics that can't be mirrored.
+		Long: `Show the registered instances, the mirrors, and the partitions that are FAILED, that wait for an instance, that a
+transaction open on the source holds back, or that are not where they are wanted; and topics that can't be mirrored.
 
 ` + exitCodes,
 		Args: cobra.NoArgs,
@@ -51,7 +51,7 @@ are not where they are wanted; and topics that can't be mirrored.
 			}
 			got.Partitions = []control.Partition{}
 			for _, p := range all.Partitions {
-				if p.Error != "" || p.Pending != "" || len(p.WaitingFor) > 0 || p.Desired != "" && p.Desired != p.State {
+				if p.Error != "" || p.Held != nil || p.Pending != "" || len(p.WaitingFor) > 0 || p.Desired != "" && p.Desired != p.State {
 					got.Partitions = append(got.Partitions, p)
 				}
 			}

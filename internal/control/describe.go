@@ -41,6 +41,7 @@ type Partition struct {
 
 	Instance string       `json:"instance,omitempty"` // the one that mirrors it, if that is the one that answers
 	Left     *ledger.Left `json:"left,omitempty"`     // what the newest stop left behind
+	Held     *ledger.Held `json:"held,omitempty"`     // a transaction open on the source holds it back
 }
 
 // MirrorStatus is a mirror as a whole.
@@ -155,6 +156,9 @@ func (s *Service) one(p *ledger.Partition, instances []*ledger.Instance) Partiti
 	}
 	if st, ok := p.Live.Status(); ok && d.State != epoch.StateStopped {
 		d.SourceOffset, d.SourceEpoch = st.SourceEnd, st.SourceEpoch
+		if d.State == epoch.StateMirroring {
+			d.Held = st.Held
+		}
 		if d.Error == "" {
 			d.Error = st.Error
 		}

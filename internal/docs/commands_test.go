@@ -155,7 +155,7 @@ func (w *workshop) output(t *testing.T, cmd *exec.Cmd) string {
 }
 
 // asking are the verbs that ask a running Lockstep.
-var asking = []string{"list", "describe", "status", "set", "start", "stop", "pause", "resume", "recover", "delete"}
+var asking = []string{"list", "describe", "status", "set", "start", "stop", "pause", "resume", "recover", "delete", "verify"}
 
 // begin starts a Lockstep for them, once, and waits until it mirrors.
 func (w *workshop) begin(t *testing.T) {

@@ -137,8 +137,23 @@ type PartitionStatus struct {
 		Timestamp int64 `json:"timestamp"`
 		SourceEnd int64 `json:"sourceEnd"`
 	} `json:"left"`
+	Held    *Held  `json:"held"`
 	Outcome string `json:"outcome"`
 	Text    string `json:"text"`
+}
+
+// Held is who holds a partition back on the source.
+type Held struct {
+	Offset        int64  `json:"offset"`
+	HighWatermark int64  `json:"high_watermark"`
+	Error         string `json:"error"`
+	Transactions  []struct {
+		ProducerID      int64     `json:"producer_id"`
+		TransactionalID string    `json:"transactional_id"`
+		Hanging         bool      `json:"hanging"`
+		FirstOffset     int64     `json:"first_offset"`
+		Started         time.Time `json:"started"`
+	} `json:"transactions"`
 }
 
 // Describe asks the admin API for a topic's partitions; none when the topic is not mirrored.

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/clients"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/content"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/oracle"
+	"github.com/lockstep-kafka/lockstep/internal/verify"
 )
 
 // Every kind of hard topic, read through the proxy by every client in both isolation levels, equals what a
@@ -34,6 +35,14 @@ func TestEveryKindOfTopic(t *testing.T) {
 			l.CompareAll(ctx, "kinds-"+k.Name)
 		})
 	}
+	t.Run("verify", func(t *testing.T) {
+		var topics []string
+		for _, k := range content.Kinds() {
+			topics = append(topics, "kinds-"+k.Name)
+		}
+		r := l.For(t).Verify(ctx, topics...)
+		require.Equal(t, verify.Equal, r.Outcome)
+	})
 }
 
 // Records that come while the mirror runs, with leader changes of the source between them.

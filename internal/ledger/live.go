@@ -25,6 +25,32 @@ type Status struct {
 	Position               int64 // first source offset not yet mirrored
 	LastFetch, LastAppend  time.Time
 	Error                  string // of the last failed try, "" after a good one
+	Held                   *Held  // nil: no transaction of the source holds it back for long
+}
+
+// Held says that the source's last stable offset stands still below its high
+// watermark: what lies between can't be mirrored before a transaction has ended.
+type Held struct {
+	Offset        int64       `json:"offset"` // the last stable one
+	HighWatermark int64       `json:"high_watermark"`
+	Since         time.Time   `json:"since"`           // seen there first by this instance
+	Transactions  []SourceTxn `json:"transactions"`    // open ones, by first offset
+	Error         string      `json:"error,omitempty"` // why the source doesn't name them, or not fully
+}
+
+// SourceTxn is a transaction open on the source.
+type SourceTxn struct {
+	ProducerID      int64  `json:"producer_id"`
+	ProducerEpoch   int16  `json:"producer_epoch"`
+	TransactionalID string `json:"transactional_id,omitempty"` // "": not known
+	State           string `json:"state,omitempty"`            // as its coordinator has it
+	// Hanging: no coordinator has this partition in a transaction of the producer.
+	// It will not end by itself, unless only the right to describe its
+	// transactional id is missing.
+	Hanging     bool      `json:"hanging"`
+	FirstOffset int64     `json:"first_offset"`
+	Started     time.Time `json:"started,omitzero"` // zero: not known
+	LastWrite   time.Time `json:"last_write,omitzero"`
 }
 
 // Live is what this instance knows about a mirror partition besides the

@@ -269,15 +269,7 @@ func TestStart(t *testing.T) {
 	for i := range 10 {
 		p.both(record("a", 0, i))
 	}
-	cut := func(c *kfake.Cluster, to int64) {
-		cl, err := kgo.NewClient(opts(c)...)
-		require.NoError(t, err)
-		defer cl.Close()
-		var os kadm.Offsets
-		os.AddOffset("a", 0, to, -1)
-		_, err = kadm.NewClient(cl).DeleteRecords(t.Context(), os)
-		require.NoError(t, err)
-	}
+	cut := func(c *kfake.Cluster, to int64) { p.deleteRecords(c, "a", to) }
 	cut(p.src, 3)
 	r := p.run(Options{})
 	require.Equal(t, Equal, r.Outcome, "%+v", r)
@@ -298,4 +290,73 @@ func TestStart(t *testing.T) {
 	require.Equal(t, Different, r.Outcome, "%+v", r)
 	require.Equal(t, KindStart, r.Partitions[0].Difference.Kind)
 	require.EqualValues(t, 3, r.Partitions[0].Difference.Offset)
+}
+
+// Compacted topics of which one side has less: played with DeleteRecords, as
+// kfake has no cleaner.
+func TestCompacted(t *testing.T) {
+	p := newPair(t)
+	compact := "compact"
+	rec := func(topic, key, value string) *kgo.Record {
+		r := &kgo.Record{Topic: topic, Key: []byte(key), Value: []byte(value), Timestamp: time.UnixMilli(1_700_000_000_000)}
+		if value == "null" {
+			r.Value = nil
+		}
+		return r
+	}
+	for _, x := range []struct {
+		name     string
+		src, dst [][2]string // key, value
+		from     int64       // the source's start
+	}{
+		{"ahead", [][2]string{{"k", "1"}, {"k", "2"}, {"x", "1"}, {"k", "3"}}, [][2]string{{"k", "1"}, {"k", "2"}, {"x", "1"}}, 0},
+		{"superseded-later", [][2]string{{"k", "1"}, {"x", "1"}, {"k", "2"}}, [][2]string{{"k", "1"}, {"x", "1"}}, 1},
+		{"lagging", [][2]string{{"a", "1"}, {"k", "1"}}, [][2]string{{"a", "1"}}, 0},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			p := &pair{t: t, src: p.src, dst: p.dst}
+			p.topic(x.name, 1, map[string]*string{"cleanup.policy": &compact})
+			for _, kv := range x.src {
+				p.write(p.src, rec(x.name, kv[0], kv[1]))
+			}
+			for _, kv := range x.dst {
+				p.write(p.dst, rec(x.name, kv[0], kv[1]))
+			}
+			if x.from > 0 {
+				p.deleteRecords(p.src, x.name, x.from)
+			}
+			r := p.run(Options{Topics: []string{x.name}, MaxKeys: 1})
+			require.Equal(t, Equal, r.Outcome, "%+v", r)
+			require.True(t, r.Partitions[0].Compacted)
+		})
+	}
+	// More keys than fit into memory at a time.
+	t.Run("missing", func(t *testing.T) {
+		p := &pair{t: t, src: p.src, dst: p.dst}
+		p.topic("missing", 1, map[string]*string{"cleanup.policy": &compact})
+		for _, k := range []string{"a", "b", "c", "a"} {
+			p.write(p.src, rec("missing", k, "1"))
+			p.write(p.dst, rec("missing", k, "1"))
+		}
+		p.deleteRecords(p.dst, "missing", 2) // a@0 is superseded, b@1 is not
+		for _, keys := range []int{1, 10} {
+			r := p.run(Options{Topics: []string{"missing"}, MaxKeys: keys})
+			require.Equal(t, Different, r.Outcome, "%+v", r)
+			d := r.Partitions[0].Difference
+			require.Equal(t, KindStale, d.Kind)
+			require.EqualValues(t, 1, d.Offset)
+			require.NotNil(t, d.Source)
+		}
+	})
+}
+
+func (p *pair) deleteRecords(c *kfake.Cluster, topic string, to int64) {
+	p.t.Helper()
+	cl, err := kgo.NewClient(opts(c)...)
+	require.NoError(p.t, err)
+	defer cl.Close()
+	var os kadm.Offsets
+	os.AddOffset(topic, 0, to, -1)
+	_, err = kadm.NewClient(cl).DeleteRecords(p.t.Context(), os)
+	require.NoError(p.t, err)
 }
