@@ -142,6 +142,45 @@ func TestMemoryClaimIsNotMissed(t *testing.T) {
 	require.Zero(t, b.waiting.Load())
 }
 
+// A claim that is given up lets those behind it go on.
+func TestMemoryClaimGivenUp(t *testing.T) {
+	b := &budget{passing: func() int64 { return 0 }, limit: func() int64 { return 200 }}
+	b.force(90)
+	met := 0
+	large := b.take(50, func() { t.Error("there is no room for it") })
+	require.NotNil(t, b.take(5, func() { met++ }))
+	require.True(t, b.cancel(large))
+	require.Equal(t, 1, met)
+	require.EqualValues(t, 95, b.granted.Load())
+}
+
+// Room that a session gets just when it ends is given back.
+func TestMemoryGrantedAtTheEnd(t *testing.T) {
+	leakCheck(t)
+	opts := testOptions(scriptedBroker(t, hugeAnswers(1<<20, 0)))
+	opts.Limits.Memory = 32 << 20
+	opts.handler = asksWhole()
+	opts.Loops = 1
+	p, err := New(opts)
+	require.NoError(t, err)
+	p.budget.patience = time.Hour
+	runProxy(t, p)
+	p.budget.force(16 << 20)
+	c := dialRaw(t, p)
+	c.send(request(protocol.KeyListOffsets, 1, 1, nil, nil))
+	eventually(t, "waits", func() bool { return p.budget.waiting.Load() == 1 })
+	l := p.engine.loops[0]
+	l.post(func() {
+		p.budget.giveBack(16 << 20) // the session hears of it when this is done
+		for s := range l.sessions {
+			s.close(ReasonClientEOF, nil)
+		}
+	})
+	c.ended()
+	require.NoError(t, c.Close())
+	eventually(t, "given back", func() bool { return p.budget.granted.Load() == 0 && p.sockets.Load() == 0 })
+}
+
 // A bound that is raised while running lets those go on that wait.
 func TestMemoryBoundRaised(t *testing.T) {
 	leakCheck(t)
