@@ -71,6 +71,24 @@ type DeadBehind struct {
 // Any tells whether a compacted topic needs a repair.
 func (d DeadBehind) Any() bool { return d.SameBelow+d.Foreign > 0 }
 
+// Left counts a dead batch that is followed by the live records of [from, to):
+// one of the same branch that lies in there has its live copy behind it.
+func (d *DeadBehind) Left(b Batch, c Chain, from, to int64) {
+	top := b.V + max(b.Count, b.VCount, 1) - 1
+	switch {
+	case b.Control || b.Stamped && b.Flags&FlagHidden != 0:
+	case !b.Stamped || b.Flags&^KnownFlags != 0 || c.At(b.V) != b.Epoch || c.At(top) != b.Epoch:
+		d.Foreign++
+	case b.V < from:
+		d.SameBelow++
+		if d.LowestV < 0 || b.V < d.LowestV {
+			d.LowestV = b.V
+		}
+	case top >= to:
+		d.SameAhead++
+	}
+}
+
 // Recovered is the outcome. The owner goes on at Position; with NewGeneration
 // it first writes Cut(Position, PEnd, …), whose span may begin lower still.
 type Recovered struct {
@@ -138,6 +156,15 @@ func (l *Log) Recover(in RecoverInput) *Recovery {
 	return r
 }
 
+// limit is where reading ends: in a compacted log what does not count may lie
+// behind a live record of its key, and must be known.
+func (r *Recovery) limit() int64 {
+	if r.in.CleanedBelow > 0 {
+		return r.in.PEnd
+	}
+	return r.end
+}
+
 // cpSpan is the span that the checkpoint can belong to, -1 for none.
 func (r *Recovery) cpSpan() int {
 	cp := r.in.Checkpoint
@@ -180,7 +207,7 @@ func (r *Recovery) Next() (from, to int64, ok bool) {
 	}
 	for r.span--; r.span >= 0; r.span-- {
 		s := &r.l.Spans[r.span]
-		to = r.end
+		to = r.limit()
 		if r.span+1 < len(r.l.Spans) {
 			to = min(to, r.l.Spans[r.span+1].PStart)
 			if s.PEnd >= 0 {
@@ -191,7 +218,7 @@ func (r *Recovery) Next() (from, to int64, ok bool) {
 		r.headless = r.in.PStart > s.PStart
 		r.anchored, r.verified = false, false
 		v := s.VStart
-		if cp := r.in.Checkpoint; !r.distrust && r.cpSpan() == r.span && cp.P <= to && cp.P > r.in.PStart {
+		if cp := r.in.Checkpoint; !r.distrust && r.cpSpan() == r.span && cp.P <= min(to, r.end) && cp.P > r.in.PStart {
 			r.anchored, from = true, cp.P-1
 		}
 		if from >= to {
@@ -212,7 +239,11 @@ func (r *Recovery) Feed(b Batch) {
 		}
 		return
 	}
-	if b.P >= r.end || b.PEnd() <= r.from || r.l.SpanAtP(b.P) != r.span {
+	if b.P >= r.limit() || b.PEnd() <= r.from || r.l.SpanAtP(b.P) != r.span {
+		return
+	}
+	if b.P >= r.end {
+		r.dead(b, r.w.V())
 		return
 	}
 	if r.anchored && !r.verified {

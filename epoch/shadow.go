@@ -104,6 +104,10 @@ func (b Book) ViewLost(c CutTo) (Book, error) {
 	if err != nil {
 		return b, err
 	}
+	// What comes back with the switch is the source's of now: as after any loss.
+	t := n.Open().VStart
+	b.Pairs = LowerPairs(b.Pairs, b.Log.Chain, t, len(n.Chain) == 0)
+	b.Self.Before = lowerPast(b.Self.Before, t)
 	b.Log = n
 	if b.Shadow != nil {
 		w := b.Shadow.Log

@@ -200,24 +200,27 @@ func (s *Stop) lmo() (int64, StopStep, bool) {
 	r := &s.Read.Recovered
 	switch {
 	case s.Book.Shadow != nil: // the source may be gone: of what it was to be built from nothing is left but the log shown
-		return 0, s.rebuild(false, "it was being mirrored anew"), false
+		return 0, s.rebuild(false, max(r.Position, s.Book.Log.Open().VStart), "it was being mirrored anew"), false
 	case s.Compacted && (r.Dead.Any() || r.Dead.SameAhead > 0):
 		// What lies ahead of the end will get no live copy any more, and may stand
 		// for any older record.
-		return 0, s.rebuild(r.Dead.Foreign+r.Dead.SameAhead == 0 && r.Dead.LowestV >= 0, "dead batches lie behind live ones"), false
+		return 0, s.rebuild(r.Dead.Foreign+r.Dead.SameAhead == 0 && r.Dead.LowestV >= 0, max(r.Position, s.Book.Log.Open().VStart), "dead batches lie behind live ones"), false
 	case !r.Open:
 		return max(r.Position, s.Book.Log.Start), StopStep{}, true
 	case r.ClosedV < 0:
 		return 0, StopStep{Do: StopClosed, Why: "a source transaction is open at the end"}, false
+	case s.Compacted && r.ClosedV < r.VEnd:
+		// What is left out would lie behind live records.
+		return 0, s.rebuild(false, max(r.ClosedV, s.Book.Log.Start), "half a source transaction is left out"), false
 	}
 	return max(r.ClosedV, s.Book.Log.Start), StopStep{}, true
 }
 
 // rebuild has the log shown copied behind everything dead, from the lowest copy
 // on or all of it: the source is not needed, and offsets and epochs stay.
-func (s *Stop) rebuild(keep bool, why string) StopStep {
+func (s *Stop) rebuild(keep bool, t int64, why string) StopStep {
 	l := s.Book.Log
-	step := StopStep{Do: StopRebuild, Why: why, Keep: keep, T: max(s.Read.Recovered.Position, l.Open().VStart), From: l.Spans[0].VStart}
+	step := StopStep{Do: StopRebuild, Why: why, Keep: keep, T: t, From: l.Spans[0].VStart}
 	if keep {
 		step.From = s.Read.Recovered.Dead.LowestV
 	}

@@ -169,6 +169,9 @@ func (p *Partition) nextJob() func(context.Context) error {
 		if p.watchDue() {
 			return p.watch
 		}
+		if p.releasable() {
+			return p.releaseCleaner
+		}
 		return nil
 	case phaseRun:
 		return p.runJob()
@@ -180,7 +183,7 @@ func (p *Partition) nextJob() func(context.Context) error {
 // held.
 func (p *Partition) runJob() func(context.Context) error {
 	switch {
-	case p.todo.inspect != nil:
+	case p.suspect != nil:
 		return p.inspect
 	case p.rec.State == epoch.StateEpochFencing: // the raise is in the ledger, the write behind it failed
 		return func(ctx context.Context) error {
@@ -188,6 +191,8 @@ func (p *Partition) runJob() func(context.Context) error {
 		}
 	case p.shadowing() && !p.prepared():
 		return p.prepare
+	case p.holdDue():
+		return p.holdCleaner
 	case p.switchDue() && p.inflight == nil:
 		return p.switchOver
 	case p.todo.ask != nil && len(p.queue) == 0 && p.inflight == nil:
@@ -198,6 +203,8 @@ func (p *Partition) runJob() func(context.Context) error {
 		return p.raise
 	case p.todo.advance >= 0:
 		return p.advanceStart
+	case p.releasable():
+		return p.releaseCleaner
 	}
 	return nil
 }
@@ -222,6 +229,7 @@ func (p *Partition) put(ctx context.Context, change func(*ledger.Record)) error 
 		return errMoved
 	}
 	next := base.Next()
+	next.Plain = !p.compacted
 	change(next)
 	if !next.State.Valid() {
 		return fmt.Errorf("ledger: state %q is none: a fault of Lockstep's, nothing is written", next.State)

@@ -113,10 +113,8 @@ type EngineOptions struct {
 	// LastGroups syncs the groups' offsets of a partition before it is STOPPED
 	// with these bounds, in a bounded time; nil: nobody does.
 	LastGroups func(ctx context.Context, k partKey, b groupBounds) error
-	// HoldCleaner keeps the destination's cleaner off a compacted topic until
-	// ReleaseCleaner, which does nothing while another partition needs it.
-	HoldCleaner    func(ctx context.Context, topic string) error
-	ReleaseCleaner func(ctx context.Context, topic string, partition int32) error
+	// Cleaner is the destination's; nil: there is none to keep off.
+	Cleaner Cleaner
 	// Fenced is told that another instance owns the partition now, which has
 	// stopped. It must not block; Remove the partition from elsewhere.
 	Fenced func(topic string, partition int32)
@@ -175,11 +173,8 @@ func NewEngine(o EngineOptions) *Engine {
 	if o.EndTxns == nil {
 		o.EndTxns = func(context.Context, string, int32) error { return nil }
 	}
-	if o.HoldCleaner == nil {
-		o.HoldCleaner = func(context.Context, string) error { return nil }
-	}
-	if o.ReleaseCleaner == nil {
-		o.ReleaseCleaner = func(context.Context, string, int32) error { return nil }
+	if o.Cleaner == nil {
+		o.Cleaner = noCleaner{}
 	}
 	if o.Fenced == nil {
 		o.Fenced = func(string, int32) {}

@@ -34,6 +34,9 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	}
 	p.sourceTry = 0
 	p.stats.lastFetch = time.Now()
+	if p.holdDue() {
+		p.wake.wake()
+	}
 	if p.tail.position >= p.stats.sourceEnd {
 		p.stats.caughtUp = p.stats.lastFetch // it was, up to this answer
 	}
@@ -43,6 +46,7 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 		p.stats.sourceEnd = a.HighWatermark
 	}
 	if p.tail.position >= p.stats.sourceEnd && a.DivergingEpoch.EndOffset < 0 {
+		p.lateCopy()
 		p.caught = p.stats.lastFetch
 		if p.switchDue() {
 			p.wake.wake()

@@ -43,7 +43,7 @@ func (p *Partition) enter(why string) {
 		p.phase = phaseStop
 	case epoch.StateStopped:
 		p.phase = phaseWatch
-		p.everRan, p.unsure = false, -1
+		p.everRan, p.unsure, p.suspect = false, -1, nil
 		p.live.Retract()
 	case epoch.StateFailed:
 		p.phase = phaseFailed
@@ -109,8 +109,9 @@ func (p *Partition) stepDue() bool {
 // obey acts on the newest command and on what is desired, in one ledger write.
 func (p *Partition) obey(ctx context.Context) error {
 	p.mu.Lock()
+	was := p.rec.State // what the phase stands for: a write of before may have landed after all
 	p.reload()
-	cmd, was := p.command(), p.rec.State
+	cmd := p.command()
 	p.mu.Unlock()
 	took := true
 	err := p.put(ctx, func(r *ledger.Record) {

@@ -62,9 +62,10 @@ func (p *Partition) stopRebuild(ctx context.Context, st *epoch.Stop, step epoch.
 // stopCopy copies what is shown until all of it is there, then shows the copy.
 // Whoever comes after a crash goes on where the copy ends, in a new generation.
 func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, rec *ledger.Record, dst leader) error {
-	if err := p.eng.HoldCleaner(ctx, p.topic); err != nil {
+	if err := p.holdCleaner(ctx); err != nil {
 		return err
 	}
+	rec = p.rec
 	p.waitFor(ctx, []string{"the copy of a compacted topic whose end was not clean"}, 0)
 	self, _ := p.eng.Clusters()
 	var done *epoch.Recovered
@@ -88,9 +89,6 @@ func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 	if err != nil {
 		return fail(reasonLedger, "%w", err)
 	}
-	if err := p.eng.ReleaseCleaner(ctx, p.topic, p.partition); err != nil {
-		return err
-	}
 	if err := p.put(ctx, func(r *ledger.Record) { setBook(r, b) }); err != nil {
 		return err
 	}
@@ -106,7 +104,9 @@ func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 }
 
 // copyOn opens a new generation at the end of the copy, as a write of whoever
-// was here before may still land.
+// was here before may still land. Had one landed behind a record that it is a
+// copy of, all is begun anew behind it: nothing else would take the place of
+// what is dead there.
 func (p *Partition) copyOn(ctx context.Context, c *kconn.Conn, rec *ledger.Record, dst leader, x *localCopy) (*ledger.Record, error) {
 	b := bookOf(rec, "")
 	work := b.Work()
@@ -118,15 +118,28 @@ func (p *Partition) copyOn(ctx context.Context, c *kconn.Conn, rec *ledger.Recor
 	if err != nil {
 		return nil, err
 	}
+	own := ownSpan(b)
+	clean, err := p.copyClean(ctx, c, b, own, dst, ph)
+	if err != nil {
+		return nil, err
+	}
 	gen, err := b.NextGeneration(-1)
-	var n *epoch.Log
-	if err == nil {
-		n, err = work.Cut(got.Position, ph.end, dst.epoch, gen)
+	switch {
+	case err != nil:
+	case clean:
+		var n *epoch.Log
+		if n, err = work.Cut(got.Position, ph.end, dst.epoch, gen); err == nil {
+			b = b.WithWork(n)
+		}
+	default:
+		p.slog.Warn("the copy is begun anew: a write of somebody else landed behind it", "from", own.VStart)
+		b, err = b.Beside(epoch.ShadowStart{
+			From: own.VStart, Keep: own != work.Spans[0], Local: true, Target: b.Shadow.Target, PEnd: ph.end, PEpoch: dst.epoch, Gen: gen,
+		})
 	}
 	if err != nil {
 		return nil, fail(reasonLedger, "%w", err)
 	}
-	b = b.WithWork(n)
 	b, _, err = p.viewLost(ctx, c, b, dst, ph)
 	if err != nil {
 		return nil, err
@@ -134,12 +147,44 @@ func (p *Partition) copyOn(ctx context.Context, c *kconn.Conn, rec *ledger.Recor
 	if err := p.put(ctx, func(r *ledger.Record) { setBook(r, b) }); err != nil {
 		return nil, err
 	}
-	v := n.Open().VStart
+	v := b.Work().Open().VStart
 	x.at = ph.end
 	x.st = walkState{position: v, floor: v, chainEnd: v, epoch: -1}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.rec, nil
+}
+
+// ownSpan is the shadow's first span that the log shown does not have.
+func ownSpan(b epoch.Book) epoch.Span {
+	w := b.Work()
+	for _, s := range w.Spans {
+		if s.Kind == epoch.Mirrored && !b.Log.HasGeneration(s.Gen) {
+			return s
+		}
+	}
+	return *w.Open()
+}
+
+// copyClean reads the copy from own on: false when something dead lies behind
+// a record in it, or in front of it, that is not copied once more (H1).
+func (p *Partition) copyClean(ctx context.Context, c *kconn.Conn, b epoch.Book, own epoch.Span, dst leader, ph physical) (bool, error) {
+	w := b.Work().Walk(own.VStart, true)
+	clean := true
+	err := readBatches(ctx, c, dst, p.topic, p.partition, own.PStart, ph.end, func(raw protocol.Batch) error {
+		x := readHeader(raw)
+		if err := countV(raw, &x); err != nil {
+			return err
+		}
+		switch _, v := w.Next(x); {
+		case v == epoch.Live || v == epoch.Hidden || x.Control || x.P < own.PStart:
+		case x.Stamped && x.V >= w.V() && b.Log.Chain.At(x.V) == x.Epoch: // its copy comes behind it
+		default:
+			clean = false
+		}
+		return nil
+	})
+	return clean, err
 }
 
 // localCopy copies the live batches of a log behind it.
@@ -173,7 +218,7 @@ func (x *localCopy) run(ctx context.Context) (*epoch.Recovered, error) {
 			return nil, err
 		}
 		if next == from {
-			return nil, fmt.Errorf("the destination has no more at offset %d of what is to be copied up to %d: a transaction of a client that is not ended? ", from, end.PStart)
+			return nil, fmt.Errorf("the destination has no more at offset %d of what is to be copied up to %d: is a client's transaction open?", from, end.PStart)
 		}
 		from = next
 		for _, ch := range x.todo {
@@ -181,6 +226,9 @@ func (x *localCopy) run(ctx context.Context) (*epoch.Recovered, error) {
 				return nil, err
 			}
 		}
+	}
+	if now, err := listOffset(ctx, x.c, x.p.topic, x.p.partition, x.dst.epoch, tsLatest); err != nil || now != x.at {
+		return nil, errors.Join(err, fmt.Errorf("the destination's log ends at offset %d, the copy at %d: looking again", now, x.at))
 	}
 	x.out.Position = max(x.out.VEnd, end.VStart)
 	x.out.Open = x.out.Open && x.out.Position == x.out.VEnd

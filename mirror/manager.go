@@ -172,7 +172,7 @@ func (m *Manager) newEngine(s *source, o MirrorOptions, memory *Memory, metrics 
 		Mirror: o.Name, Source: o.Source.Dialer, Dest: m.opts.Destination.Dialer, Store: m.owned,
 		Memory: memory, Metrics: metrics, Logger: m.log, Tuning: o.Tuning,
 		RefreshDest: m.dest.refresh, Fenced: m.fenced, EndTxns: m.endTxns,
-		HoldCleaner: m.holdCleaner, ReleaseCleaner: m.releaseCleaner,
+		Cleaner:  topicCleaner{m},
 		Clusters: func() (string, string) { return m.self(), "" },
 	}
 	if s != nil {

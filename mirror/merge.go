@@ -55,9 +55,11 @@ func small(c chunk) bool {
 
 // merges tells whether batches may be joined. Not where the source may lose
 // records in an unclean election: the cut would fall inside, and what lies in
-// front of it in the same batch be gone until it is mirrored again.
+// front of it in the same batch be gone until it is mirrored again. Nor in what
+// is written anew beside what is shown: who mirrors from here may stand between
+// two batches, and would have to go back to the first (F8). mu is held.
 func (p *Partition) merges() bool {
-	return !p.eng.Tuning.KeepBatches && !p.eng.Unclean(p.topic)
+	return !p.eng.Tuning.KeepBatches && !p.eng.Unclean(p.topic) && !p.shadowing()
 }
 
 // gather queues c, or holds it back for its neighbours; [Partition.flush] has

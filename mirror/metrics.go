@@ -11,11 +11,11 @@ import (
 
 // Metrics are the mirror's Prometheus collectors, one set for a process.
 type Metrics struct {
-	bytes, batches, records         *prometheus.CounterVec
-	slow, merged                    *prometheus.CounterVec
-	gens, foreign, gaps, gapOffsets *prometheus.CounterVec
-	fetchErrs, produceErrs, fails   *prometheus.CounterVec
-	dials                           *prometheus.CounterVec
+	bytes, batches, records                     *prometheus.CounterVec
+	slow, merged                                *prometheus.CounterVec
+	gens, foreign, gaps, gapOffsets, lateCopies *prometheus.CounterVec
+	fetchErrs, produceErrs, fails               *prometheus.CounterVec
+	dials                                       *prometheus.CounterVec
 
 	mu    sync.Mutex
 	parts map[*Partition]struct{}
@@ -49,6 +49,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		merged:      vec("merged_batches_total", "Small source batches that were written together with their neighbours.", "mirror", "topic"),
 		gens:        vec("generations_total", "New generations by cause.", "mirror", "topic", "cause"),
 		foreign:     vec("foreign_batches_total", "Times that something not written by this owner was found in front of a batch.", "mirror", "topic"),
+		lateCopies:  vec("late_copies_total", "Copies of compacted topics that took longer than the source keeps tombstones.", "mirror", "topic"),
 		gaps:        vec("gaps_total", "Times that the source's retention passed the mirror.", "mirror", "topic"),
 		gapOffsets:  vec("gap_offsets_total", "Source offsets that were removed before they were mirrored.", "mirror", "topic"),
 		fetchErrs:   vec("fetch_errors_total", "Failed fetches from the source by code.", "mirror", "code"),
@@ -61,7 +62,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		started:     time.Now(),
 	}
 	if reg != nil {
-		reg.MustRegister(m.bytes, m.batches, m.records, m.slow, m.merged, m.gens, m.foreign, m.gaps, m.gapOffsets, m.fetchErrs, m.produceErrs, m.fails, m.dials, lagCollector{m})
+		reg.MustRegister(m.bytes, m.batches, m.records, m.slow, m.merged, m.gens, m.foreign, m.gaps, m.gapOffsets, m.lateCopies, m.fetchErrs, m.produceErrs, m.fails, m.dials, lagCollector{m})
 	}
 	return m
 }
@@ -72,7 +73,7 @@ type partMetrics struct {
 	mirror, topic                  string
 	bytes, batches                 prometheus.Counter
 	records, slow, merged, foreign prometheus.Counter
-	gaps, gapOffsets               prometheus.Counter
+	gaps, gapOffsets, lateCopies   prometheus.Counter
 }
 
 func (m *Metrics) partition(mirror, topic string) partMetrics {
@@ -81,7 +82,7 @@ func (m *Metrics) partition(mirror, topic string) partMetrics {
 		bytes: m.bytes.WithLabelValues(mirror, topic), batches: m.batches.WithLabelValues(mirror, topic),
 		records: m.records.WithLabelValues(mirror, topic), slow: m.slow.WithLabelValues(mirror, topic), merged: m.merged.WithLabelValues(mirror, topic),
 		foreign: m.foreign.WithLabelValues(mirror, topic),
-		gaps:    m.gaps.WithLabelValues(mirror, topic), gapOffsets: m.gapOffsets.WithLabelValues(mirror, topic),
+		gaps:    m.gaps.WithLabelValues(mirror, topic), gapOffsets: m.gapOffsets.WithLabelValues(mirror, topic), lateCopies: m.lateCopies.WithLabelValues(mirror, topic),
 	}
 }
 

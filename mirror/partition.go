@@ -28,13 +28,12 @@ const (
 
 // todo is what a partition's own goroutine has to do, all that is set.
 type todo struct {
-	regen   *regen   // re-read the tail; first of all
-	assign  bool     // the head of the queue has an epoch the chain lacks
-	bump    bool     // the source's leader epoch comes near the one shown
-	advance int64    // the source's log start, when it moved above ours; -1
-	ask     *ask     // ask the source about our end
-	inspect *stretch // look at what somebody wrote into a compacted topic
-	err     error    // go FAILED
+	regen   *regen // re-read the tail; first of all
+	assign  bool   // the head of the queue has an epoch the chain lacks
+	bump    bool   // the source's leader epoch comes near the one shown
+	advance int64  // the source's log start, when it moved above ours; -1
+	ask     *ask   // ask the source about our end
+	err     error  // go FAILED
 }
 
 // Partition is one mirrored partition. See the package's comment for who may
@@ -71,8 +70,10 @@ type Partition struct {
 	// groupsDone is the STOPPING in whose course group offsets were synced last.
 	groupsDone *epoch.Stop
 	shown      ledger.Tail // what is shown beside a shadow; of another generation than the log's: not known yet
+	heldAt     time.Time   // when the cleaner was found held back
 	compared   time.Time   // when the source was asked about what is shown beside a shadow
 	caught     time.Time   // when the position last was at the source's end; zero: never in this log (M26)
+	caughtOnce time.Time   // the same, by the ledger when this owner began
 	lastTS     int64       // largest timestamp of the last live batch, ms; -1: not known
 
 	everRan  bool // tail is what was confirmed to us
@@ -80,6 +81,9 @@ type Partition struct {
 	recent   recents
 	expected int64 // physical base offset that the next produce should get
 	unsure   int64 // physical base expected for the first produce with an unknown outcome, -1: none
+	// suspect is what somebody else wrote into a compacted topic and nobody has
+	// looked at yet: nothing is written, and no checkpoint made, behind it.
+	suspect *stretch
 
 	walk     walkState // where the queue ends
 	queue    []*item
@@ -302,7 +306,7 @@ func (p *Partition) checkpoint(final, clean bool) (cp ledger.Checkpoint, ok bool
 		return cp, false
 	}
 	paused := p.phase == phaseIdle && p.everRan && p.rec.State == epoch.StatePaused
-	if p.phase != phaseRun && !paused && (!final || p.phase != phaseClosed || !clean) {
+	if p.phase != phaseRun && !paused && (!final || p.phase != phaseClosed || !clean) || p.suspect != nil {
 		return cp, false
 	}
 	cp = ledger.Checkpoint{

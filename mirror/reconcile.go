@@ -20,6 +20,12 @@ type plan struct {
 	idle  bool       // obeys, is stopped and watched, not mirrored
 }
 
+// fits tells whether p runs as it should. A change between delete and compact
+// begins with a look at the log (nowCompacted).
+func (w plan) fits(p *Partition) bool {
+	return w.idle == p.idleOnly && (w.topic == nil || w.topic.dest.compacted == p.compacted)
+}
+
 // wanted is what should run here, of what is ours: partitions of ready topics,
 // and all that the ledger has of this mirror. The latter need no source: a stop
 // must work when that is dead.
@@ -65,7 +71,7 @@ func (s *source) reconcile(ctx context.Context) error {
 	var mu sync.Mutex
 	var errs []error
 	for _, p := range s.engine.all() {
-		if w, ok := want[partKey{p.topic, p.partition}]; !ok || w.idle != p.idleOnly {
+		if w, ok := want[partKey{p.topic, p.partition}]; !ok || !w.fits(p) {
 			g.Go(func() error { s.m.stop(ctx, s.engine, p.topic, p.partition); return nil })
 		}
 	}
@@ -204,7 +210,7 @@ func (s *source) stale() bool {
 	n := 0
 	for k, w := range want {
 		p := s.engine.Partition(k.topic, k.partition)
-		if p == nil || p.idleOnly != w.idle {
+		if p == nil || !w.fits(p) {
 			return true
 		}
 		n++

@@ -65,7 +65,7 @@ func (p *Partition) recover(ctx context.Context) error {
 	p.reload()
 	r := p.todo.regen.merge(regen{}) // continued may add to it
 	dst, rec, l := p.dst, p.rec, p.log
-	m := memory{known: p.everRan, tail: p.tail, recent: p.recent.list(), unsure: p.unsure}
+	m, suspect := p.memory(), p.suspect
 	p.mu.Unlock()
 	if err := p.reachable(rec, dst); err != nil {
 		return err
@@ -81,6 +81,7 @@ func (p *Partition) recover(ctx context.Context) error {
 			return err
 		}
 		p.missedTombstones(r, rec, cp)
+		p.nowCompacted(r, rec, l)
 		if next, t, err = p.continued(ctx, c, r, l, dst, ph, cp, m); err != nil {
 			return err
 		}
@@ -116,6 +117,9 @@ func (p *Partition) recover(ctx context.Context) error {
 			if cut {
 				rec.CutAt = rec.StateEpoch
 			}
+			if p.compacted && (r.rebuild != nil || fresh && r.hasRestart) {
+				rec.CopyFrom = time.Now().UTC()
+			}
 			if restarted {
 				// An emptied log is another history: no pair of before, here or
 				// at the other side, may count for it (H7).
@@ -132,11 +136,14 @@ func (p *Partition) recover(ctx context.Context) error {
 		p.live.Retract()
 		cp = nil
 	}
-	if r.rebuild != nil {
-		p.mu.Lock()
-		p.caught = time.Time{}
-		p.mu.Unlock()
+	p.mu.Lock()
+	if p.suspect == suspect {
+		p.suspect = nil // it was read, from in front of it
 	}
+	if r.rebuild != nil {
+		p.caught = time.Time{}
+	}
+	p.mu.Unlock()
 	if state == epoch.StateULERecovery {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -175,6 +182,17 @@ type memory struct {
 	tail   tail
 	recent []tail // confirmed before it, some of them, oldest first
 	unsure int64  // -1: none
+	// below, if not 0: look at all that lies at or behind it (suspect).
+	below int64
+}
+
+// memory is what this owner remembers. mu is held.
+func (p *Partition) memory() memory {
+	m := memory{known: p.everRan, tail: p.tail, recent: p.recent.list(), unsure: p.unsure}
+	if p.suspect != nil {
+		m.below = p.suspect.from
+	}
+	return m
 }
 
 // reload takes in the newest ledger record: a write whose outcome was unknown
@@ -404,6 +422,9 @@ func (p *Partition) lastBelow(ctx context.Context, c *kconn.Conn, n *epoch.Log, 
 // what was confirmed to this owner, or the ledger's checkpoint, or else looked
 // for backwards from the end; nil when there is none.
 func (p *Partition) anchor(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, cp *ledger.Checkpoint, m memory) (*epoch.Checkpoint, error) {
+	if m.below > 0 {
+		ph.bound = min(ph.bound, m.below)
+	}
 	fits := func(at int64) bool { return at <= ph.bound && at > ph.start }
 	if m.known {
 		if t := m.tail; t.gen >= 0 && fits(t.p) {

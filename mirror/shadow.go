@@ -123,12 +123,12 @@ func (p *Partition) prepared() bool {
 // prepare holds the cleaner back and finds out what to go on showing, before
 // anything is fetched for a shadow.
 func (p *Partition) prepare(ctx context.Context) error {
+	if err := p.holdCleaner(ctx); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	rec, dst := p.rec, p.dst
 	p.mu.Unlock()
-	if err := p.eng.HoldCleaner(ctx, p.topic); err != nil {
-		return err
-	}
 	t, err := p.viewTail(ctx, rec, dst)
 	if err != nil {
 		return err
@@ -216,9 +216,6 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	if b, err = b.Switch(t); err != nil {
 		return fail(reasonLedger, "%w", err)
 	}
-	if err := p.eng.ReleaseCleaner(ctx, p.topic, p.partition); err != nil {
-		return err
-	}
 	if live {
 		p.mu.Lock()
 		p.live.Retract()
@@ -251,30 +248,48 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	return nil
 }
 
-// cleanerHold is told apart from what operators set by nobody having a reason
-// to: a ratio of 1 is never exceeded, so the cleaner leaves the topic alone.
-const (
-	cleanerRatio = "min.cleanable.dirty.ratio"
-	cleanerHold  = "1"
-)
-
 // missedTombstones asks for a shadow when the mirror was away from a compacted
 // source's end for longer than that keeps tombstones: what they deleted there
 // would live on here (M26). A log that never was at the end is still its first
-// copy, which can only be reported (toldLate).
+// copy, which can only be reported (lateCopy).
 func (p *Partition) missedTombstones(r *regen, rec *ledger.Record, cp *ledger.Checkpoint) {
 	p.mu.Lock()
 	last := p.caught
-	p.mu.Unlock()
 	if cp != nil && cp.CaughtUp.After(last) {
 		last = cp.CaughtUp
 	}
+	p.caughtOnce = last
+	p.mu.Unlock()
 	if last.IsZero() || rec.Shadow != nil || r.hasRestart || r.rebuild != nil && !r.rebuild.keep {
 		return
 	}
 	if away := time.Since(last); epoch.TombstonesMissed(p.compacted, away.Milliseconds(), p.keepTombs.Milliseconds()) {
 		p.slog.Warn("the mirror was away for longer than the source keeps tombstones: the compacted topic is mirrored anew", "away", away, "delete.retention.ms", p.keepTombs.Milliseconds())
 		r.force, r.rebuild = true, &rebuild{}
+	}
+}
+
+// nowCompacted asks for a shadow when the topic has become a compacted one and
+// what was cut or given up before lies behind live records (M17, H1).
+func (p *Partition) nowCompacted(r *regen, rec *ledger.Record, l *epoch.Log) {
+	if p.compacted && rec.Plain && rec.Shadow == nil && len(l.Spans) > 1 && !r.hasRestart {
+		p.slog.Warn("the topic is compacted now, and dead records may lie behind live ones: it is mirrored anew")
+		r.force, r.rebuild = true, &rebuild{}
+	}
+}
+
+// lateCopy reports a copy of a compacted topic that is at the source's end for
+// the first time, later than the source keeps tombstones: of a record that was
+// copied early on, the tombstone may have come and gone meanwhile (M26). mu is
+// held.
+func (p *Partition) lateCopy() {
+	began := p.rec.CopyFrom
+	if !p.compacted || began.IsZero() || p.caught.After(began) || p.caughtOnce.After(began) {
+		return
+	}
+	if took := time.Since(began); epoch.TombstonesMissed(true, took.Milliseconds(), p.keepTombs.Milliseconds()) {
+		p.met.lateCopies.Inc()
+		p.slog.Warn("the compacted topic was copied for longer than the source keeps tombstones: records that were deleted there meanwhile may be left here; raise delete.retention.ms of the source's topic and start the copy again", "took", took, "delete.retention.ms", p.keepTombs.Milliseconds())
 	}
 }
 
@@ -285,7 +300,7 @@ type stretch struct{ from, to, v int64 }
 // inspect looks at what was written into a compacted topic (H1).
 func (p *Partition) inspect(ctx context.Context) error {
 	p.mu.Lock()
-	s, dst, chain := p.todo.inspect, p.dst, p.log.Chain
+	s, dst, chain := p.suspect, p.dst, p.log.Chain
 	p.mu.Unlock()
 	var dead *rebuild
 	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
@@ -299,8 +314,8 @@ func (p *Partition) inspect(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.todo.inspect == s {
-		p.todo.inspect = nil
+	if p.suspect == s {
+		p.suspect = nil
 		if dead != nil {
 			p.slog.Warn("on this compacted topic something was written behind mirrored records, and the cleaner would keep it instead", "from", s.from, "to", s.to)
 			p.doubt("dead_behind", regen{force: true, rebuild: dead})
@@ -313,8 +328,9 @@ func (p *Partition) inspect(ctx context.Context) error {
 // asks for that won't be followed by live copies of its records, which are
 // mirrored from v on (H1: the cleaner keeps the later copy); nil: nothing.
 func deadBehind(chain epoch.Chain, b epoch.Batch, p, v int64) *rebuild {
-	if b.P < p || b.Control || b.Stamped && (b.V >= v || b.Flags&epoch.FlagHidden != 0) {
+	same := b.Stamped && chain.At(b.V) == b.Epoch
+	if b.P < p || b.Control || b.Stamped && b.Flags&epoch.FlagHidden != 0 || same && b.V >= v {
 		return nil
 	}
-	return &rebuild{keep: b.Stamped && chain.At(b.V) == b.Epoch, from: b.V}
+	return &rebuild{keep: same, from: b.V}
 }

@@ -32,6 +32,7 @@ type site struct {
 	tuning  Tuning
 	compact bool
 	unclean atomic.Bool
+	cleaner Cleaner
 	ledger  func() epoch.SourceRecord // instead of the source's
 	endTxns func() error
 	src     *site
@@ -101,6 +102,7 @@ func (s *site) run() {
 		Logger:   slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("site", s.name),
 		Clusters: func() (string, string) { return s.name, src.name },
 		Unclean:  func(string) bool { return s.unclean.Load() },
+		Cleaner:  s.cleaner,
 		EndTxns: func(context.Context, string, int32) error {
 			if s.endTxns == nil {
 				return nil

@@ -362,6 +362,9 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 		r.SourceLineage, r.SourcePast = b.Source.Lineage, b.Source.Before
 		r.Path = al.Record.PathOf(al.Cluster)
 		r.Error, r.Checked, r.CutAt = "", 0, r.StateEpoch
+		if p.compacted && (anew || step.Shadow) {
+			r.CopyFrom = time.Now().UTC()
+		}
 	})
 	if err != nil {
 		return err

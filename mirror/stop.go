@@ -87,7 +87,7 @@ func (p *Partition) reachable(rec *ledger.Record, dst leader) error {
 func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Record, dst leader) error {
 	l := &rec.Log
 	p.mu.Lock()
-	m := memory{known: p.everRan, tail: p.tail, recent: p.recent.list(), unsure: p.unsure}
+	m := p.memory()
 	p.mu.Unlock()
 	cp := p.usable(rec)
 	return p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
@@ -104,10 +104,40 @@ func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 			r.Recovered = epoch.Recovered{VEnd: v, Position: v}
 		} else if r.Recovered, _, err = p.reread(ctx, c, l, dst, ph, cp, m); err != nil {
 			return err
+		} else if p.compacted {
+			if err = p.givenUp(ctx, c, l, dst, ph, &r.Recovered); err != nil {
+				return err
+			}
 		}
 		st.Read = r
 		return nil
 	})
+}
+
+// givenUp looks at what lies between the live end of each closed generation and
+// the next one, that is, at writes of unknown outcome that were made once more,
+// for those whose copy has not come (H1).
+func (p *Partition) givenUp(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, r *epoch.Recovered) error {
+	for i := range len(l.Spans) - 1 {
+		s, next := &l.Spans[i], &l.Spans[i+1]
+		if s.Kind != epoch.Mirrored || s.PEnd < 0 {
+			continue
+		}
+		err := readBatches(ctx, c, dst, p.topic, p.partition, max(s.PEnd, ph.start), min(next.PStart, ph.end), func(raw protocol.Batch) error {
+			b := readHeader(raw)
+			if err := countV(raw, &b); err != nil {
+				return err
+			}
+			if b.P >= s.PEnd {
+				r.Dead.Left(b, l.Chain, next.VStart, r.Position)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stopClosed looks further back for the end of a batch that leaves no source
@@ -158,8 +188,10 @@ func (p *Partition) stopOpen(ctx context.Context, st *epoch.Stop, o epoch.Openin
 		if err != nil {
 			return err
 		}
-		if found == nil {
-			st.Read = nil // not there: the leader lost it
+		if found == nil || p.compacted && base != st.Read.PEnd {
+			// Not there: the leader lost it. Or something landed in front of it that
+			// was not looked at (H1).
+			st.Read = nil
 			return nil
 		}
 		stable, err := stableOffset(ctx, c, p.topic, p.partition, dst.epoch)

@@ -389,3 +389,60 @@ func TestF13RecoverGoesBack(t *testing.T) {
 	}
 	require.Zero(t, b.rec().Retries)
 }
+
+// M11, H1: on a compacted topic what is left out of a half mirrored transaction
+// must not lie behind what stays.
+func TestM11HalfATransactionCompacted(t *testing.T) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	b.compact, b.tuning.KeepBatches = true, true
+	a.phys.with("t", 0, func(l *fakeLog) {
+		l.append(rawBatch{base: 0, n: 2}.bytes())
+		l.append(rawBatch{base: 2, n: 3, pid: 7, txn: true}.bytes())
+		l.append(rawBatch{base: 5, n: 3, pid: 7, txn: true}.bytes())
+		l.append(rawBatch{base: 8, n: 1, pid: 7, control: true}.bytes())
+	})
+	b.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+		if s, _ := x.ReadStamp(); s.V == 5 {
+			return kerr.NotEnoughReplicas.Code, true
+		}
+		return 0, false
+	})
+	b.mirrors(a)
+	eventually(t, "half", func() bool { return b.dump() == "0(0) 1(0) 2(0) 3(0) 4(0)" })
+	b.want(epoch.StateStopped)
+	b.is(epoch.StateStopped)
+	require.Equal(t, "0(0) 1(0)", b.dump())
+	require.Equal(t, int64(2), b.rec().Pairs[0].LMO)
+	require.Empty(t, b.deadBehind())
+}
+
+// A transition whose ledger write landed although its answer was lost is acted
+// on.
+func TestUnknownTransitionLanded(t *testing.T) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	a.write(1)
+	b.mirrors(a)
+	b.shows("0(0)")
+	for _, to := range []struct{ want, first, end ledger.State }{
+		{epoch.StateStopped, epoch.StateStopping, epoch.StateStopped},
+		{epoch.StateMirroring, epoch.StateLogAlignment, epoch.StateMirroring},
+		{epoch.StatePaused, epoch.StatePausing, epoch.StatePaused},
+		{epoch.StateMirroring, epoch.StateMirroring, epoch.StateMirroring},
+	} {
+		lost := false
+		b.store.hook(func(r *ledger.Record) error {
+			if !lost && r.State == to.first {
+				lost = true
+				return ledger.ErrUnknownOutcome
+			}
+			return nil
+		})
+		b.want(to.want)
+		b.is(to.end)
+		b.store.hook(nil)
+		require.True(t, lost)
+	}
+	a.write(1)
+	b.meta()
+	b.shows("0(0) 1(0)")
+}

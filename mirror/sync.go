@@ -277,8 +277,13 @@ func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfi
 		keepsTombs: time.Duration(number(src["delete.retention.ms"].value)) * time.Millisecond,
 		configs: func(now topicConfigs) (map[string]string, error) {
 			want := wantedConfigs(src, known, s.admin.rules)
-			if s.m.shadowed(name, -1) {
-				want[cleanerRatio] = cleanerHold
+			if len(s.m.held(name)) > 0 { // its owner changes them, and puts them back
+				for k := range cleanerHold() {
+					delete(want, k)
+					if e := now[k]; e.dynamic {
+						want[k] = e.value
+					}
+				}
 			}
 			return want, s.roomForDead(ctx, name, len(t.source.Partitions), src, now, want)
 		},

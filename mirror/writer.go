@@ -260,7 +260,7 @@ func (p *Partition) answer(it *item, a *kmsg.ProduceResponseTopicPartition) (src
 		p.met.foreign.Inc()
 		p.slog.Warn("something else was written into the mirrored partition", "from", p.expected, "to", base)
 		if p.compacted {
-			p.todo.inspect = &stretch{p.expected, base, it.base}
+			p.suspect = &stretch{p.expected, base, it.base}
 			p.wake.wake()
 		}
 	}
@@ -293,7 +293,7 @@ func (p *Partition) confirm(it *item, base int64) {
 	case p.queue[0].batch != nil:
 		p.knownEpoch(p.queue[0])
 	}
-	if p.todo.ask != nil || p.todo.inspect != nil || p.switchDue() {
+	if p.todo.ask != nil || p.suspect != nil || p.switchDue() {
 		p.wake.wake()
 	}
 }

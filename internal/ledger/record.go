@@ -74,6 +74,15 @@ type Record struct {
 	// Shadow is a log that is built beside it on a compacted topic (H15); nil:
 	// none. The owner writes to it, readers see Log.
 	Shadow *epoch.Shadow
+	// Cleaner is what the destination topic's own configs were that are changed
+	// to keep the cleaner off while there is a shadow ("": not set); they are
+	// put back before it is forgotten. nil: not changed.
+	Cleaner map[string]string
+	// CopyFrom is when the copy from the source's log start was begun that a
+	// compacted topic shows or builds; zero: not known (M26).
+	CopyFrom time.Time
+	// Plain: the topic was not compacted when the record was written.
+	Plain bool
 
 	Lineage       string // random id of one unbroken history of the log (H7)
 	TopicID       ID     // of the topic in this (the destination) cluster (M22)
