@@ -119,7 +119,7 @@ func (p *Partition) copyOn(ctx context.Context, c *kconn.Conn, rec *ledger.Recor
 		return nil, err
 	}
 	own := ownSpan(b)
-	clean, err := p.copyClean(ctx, c, b, own, dst, ph)
+	clean, shared, err := p.copyClean(ctx, c, b, own, dst, ph)
 	if err != nil {
 		return nil, err
 	}
@@ -133,9 +133,11 @@ func (p *Partition) copyOn(ctx context.Context, c *kconn.Conn, rec *ledger.Recor
 		}
 	default:
 		p.slog.Warn("the copy is begun anew: a write of somebody else landed behind it", "from", own.VStart)
-		b, err = b.Beside(epoch.ShadowStart{
-			From: own.VStart, Keep: own != work.Spans[0], Local: true, Target: b.Shadow.Target, PEnd: ph.end, PEpoch: dst.epoch, Gen: gen,
-		})
+		s := epoch.ShadowStart{From: own.VStart, Keep: true, Local: true, Target: b.Shadow.Target, PEnd: ph.end, PEpoch: dst.epoch, Gen: gen}
+		if !shared || own == work.Spans[0] {
+			s.From, s.Keep = b.Log.Spans[0].VStart, false
+		}
+		b, err = b.Beside(s)
 	}
 	if err != nil {
 		return nil, fail(reasonLedger, "%w", err)
@@ -166,25 +168,29 @@ func ownSpan(b epoch.Book) epoch.Span {
 	return *w.Open()
 }
 
-// copyClean reads the copy from own on: false when something dead lies behind
-// a record in it, or in front of it, that is not copied once more (H1).
-func (p *Partition) copyClean(ctx context.Context, c *kconn.Conn, b epoch.Book, own epoch.Span, dst leader, ph physical) (bool, error) {
+// copyClean reads the copy from own on. Not clean: something dead lies behind a
+// record in it, or in front of it, that is not copied once more (H1). shared:
+// at most behind the copy's own records, not those in front that it shares with
+// the log shown.
+func (p *Partition) copyClean(ctx context.Context, c *kconn.Conn, b epoch.Book, own epoch.Span, dst leader, ph physical) (clean, shared bool, err error) {
 	w := b.Work().Walk(own.VStart, true)
-	clean := true
-	err := readBatches(ctx, c, dst, p.topic, p.partition, own.PStart, ph.end, func(raw protocol.Batch) error {
+	clean, shared = true, true
+	err = readBatches(ctx, c, dst, p.topic, p.partition, own.PStart, ph.end, func(raw protocol.Batch) error {
 		x := readHeader(raw)
 		if err := countV(raw, &x); err != nil {
 			return err
 		}
+		same := x.Stamped && b.Log.Chain.At(x.V) == x.Epoch
 		switch _, v := w.Next(x); {
 		case v == epoch.Live || v == epoch.Hidden || x.Control || x.P < own.PStart:
-		case x.Stamped && x.V >= w.V() && b.Log.Chain.At(x.V) == x.Epoch: // its copy comes behind it
+		case same && x.V >= w.V(): // its copy comes behind it
 		default:
 			clean = false
+			shared = shared && same && x.V >= own.VStart
 		}
 		return nil
 	})
-	return clean, err
+	return clean, shared, err
 }
 
 // localCopy copies the live batches of a log behind it.
