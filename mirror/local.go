@@ -122,6 +122,25 @@ func (p *Partition) liveEnd(ctx context.Context, c *kconn.Conn, l *epoch.Log, ds
 	return got.VEnd, err
 }
 
+// memory is what the owner knows from before, not from the ledger.
+type memory struct {
+	known  bool // tail is what was confirmed to it
+	tail   tail
+	recent []tail // confirmed before it, some of them, oldest first
+	unsure int64  // -1: none
+	// below, if not 0: look at all that lies at or behind it (suspect).
+	below int64
+}
+
+// memory is what this owner remembers. mu is held.
+func (p *Partition) memory() memory {
+	m := memory{known: p.everRan, tail: p.tail, recent: p.recent.list(), unsure: p.unsure}
+	if p.suspect != nil {
+		m.below = p.suspect.from
+	}
+	return m
+}
+
 // reread finds the last live batch below ph.bound. The anchor is what the
 // reading rested on.
 func (p *Partition) reread(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, cp *ledger.Checkpoint, m memory) (epoch.Recovered, *epoch.Checkpoint, error) {

@@ -176,25 +176,6 @@ func (p *Partition) takenOn(rec *ledger.Record, l, next *epoch.Log, dst leader) 
 	return lowered(b, l, next), next
 }
 
-// memory is what the owner knows from before, not from the ledger.
-type memory struct {
-	known  bool // tail is what was confirmed to it
-	tail   tail
-	recent []tail // confirmed before it, some of them, oldest first
-	unsure int64  // -1: none
-	// below, if not 0: look at all that lies at or behind it (suspect).
-	below int64
-}
-
-// memory is what this owner remembers. mu is held.
-func (p *Partition) memory() memory {
-	m := memory{known: p.everRan, tail: p.tail, recent: p.recent.list(), unsure: p.unsure}
-	if p.suspect != nil {
-		m.below = p.suspect.from
-	}
-	return m
-}
-
 // reload takes in the newest ledger record: a write whose outcome was unknown
 // may be there after all, the manager notes what is desired, or another owner
 // has been at work. moved: the log or the state is not what this partition
