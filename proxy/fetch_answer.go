@@ -126,7 +126,7 @@ func (p *fetchPart) moved(now *ledger.Partition) bool {
 	if now.Log == p.log.Log {
 		return false
 	}
-	cut := now.Log.Bump != p.log.Log.Bump
+	cut, respanned := now.Log.Bump != p.log.Log.Bump, spansOf(now.Log) != spansOf(p.log.Log)
 	p.log = now
 	switch {
 	case cut && p.currentEpoch >= 0:
@@ -134,6 +134,12 @@ func (p *fetchPart) moved(now *ledger.Partition) bool {
 		return true
 	case cut:
 		p.fail(retryLater)
+		return true
+	case respanned:
+		// What was asked for, the physical offset and the chain end there, is of
+		// the span list before: the same virtual offset may lie elsewhere now, and
+		// in the middle of a batch.
+		p.failAgain()
 		return true
 	}
 	if answer, _ := p.check(ends{maxOffset, maxOffset, maxOffset}, now.Log.Start); answer != epoch.FetchRead {
