@@ -11,6 +11,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,9 +24,12 @@ import (
 func TestTLSKeyUpdateIsAnswered(t *testing.T) {
 	leakCheck(t)
 	ca := tlstest.NewCA(t)
-	p := testProxy(t, scriptedBroker(t, serveFrames(sumAnswer)), tlsFront(&tls.Config{
-		Certificates: []tls.Certificate{ca.Certificate(t, "lockstep", "lockstep.test")}, SessionTicketsDisabled: true,
-	}))
+	p := testProxy(t, scriptedBroker(t, serveFrames(sumAnswer)), func(o *Options) {
+		o.Limits.HandshakeTimeout = time.Hour // an end would send it, too
+		tlsFront(&tls.Config{
+			Certificates: []tls.Certificate{ca.Certificate(t, "lockstep", "lockstep.test")}, SessionTicketsDisabled: true,
+		})(o)
+	})
 	var keys bytes.Buffer
 	raw := dialTCP(t, p.Addr().String())
 	c := overTLS(t, raw, &tls.Config{RootCAs: ca.Pool, ServerName: "lockstep.test", MinVersion: tls.VersionTLS13, KeyLogWriter: &keys})
