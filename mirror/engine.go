@@ -147,6 +147,7 @@ type Engine struct {
 	dest     *Cluster
 	fetchers map[laneKey]*fetcher
 	far      map[int32]bool // source brokers a long way off
+	routing  bool           // routeSoon is at it
 	writers  map[laneKey]*writer
 }
 
@@ -292,8 +293,26 @@ func (e *Engine) Add(s Spec) *Partition {
 	p.stop = e.spawn(p.run)
 	p.setSource(e.source.leader(s.Topic, s.Partition), e.source.sure(s.Topic))
 	p.setDest(e.dest.leader(s.Topic, s.Partition))
-	e.route()
+	e.routeSoon()
 	return p
+}
+
+// routeSoon routes once for the many calls that come together when thousands of
+// partitions are added or removed. mu is held.
+func (e *Engine) routeSoon() {
+	if e.routing {
+		return
+	}
+	e.routing = true
+	e.spawn(func(ctx context.Context) {
+		pause(ctx, 2*time.Millisecond)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.routing = false
+		if ctx.Err() == nil {
+			e.route()
+		}
+	})
 }
 
 // Remove stops a partition: nothing new is fetched, what is in flight is waited
@@ -314,7 +333,7 @@ func (e *Engine) Remove(ctx context.Context, topic string, partition int32) (cp 
 	cp, ok = p.checkpoint(true, clean)
 	p.shutdown()
 	e.mu.Lock()
-	e.route()
+	e.routeSoon()
 	e.mu.Unlock()
 	return cp, ok
 }
