@@ -35,9 +35,10 @@ type Read struct {
 	Subscribe bool
 	// Commit commits what was read, with its leader epochs.
 	Commit bool
-	// CommitEvery also commits while reading, and before partitions are revoked. Only the Java client.
+	// CommitEvery also commits while reading, and before partitions are revoked; a commit that a rebalance forbids is
+	// left out, and told. Only the Java client.
 	CommitEvery time.Duration
-	// Max ends the reading after so many records; 0: none.
+	// Max ends the reading after so many records; 0: none. The Java client does not count what it gets a second time.
 	Max int
 	// Follow goes on at the end, for what comes: until Max, or Timeout, which then is no failure.
 	Follow bool
@@ -57,7 +58,7 @@ type Result struct {
 }
 
 // Meta is an output line that is no record; What is its kind: start, end, position, committed, lag, for-time,
-// truncation, out-of-range, timeout, offset (of ListOffsets, with Spec and Isolation), produced, deleted.
+// truncation, out-of-range, timeout, commit-failed (a rebalance was on), offset (of ListOffsets, with Spec and Isolation), produced, deleted.
 type Meta struct {
 	What        string `json:"meta"`
 	Partition   int32  `json:"partition"`

@@ -6,6 +6,7 @@ import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.*;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.*;
 
@@ -77,18 +78,15 @@ public final class Client {
             if (arg("subscribe", "false").equals("true")) c.subscribe(List.of(need("topic")), new ConsumerRebalanceListener() {
                 @Override public void onPartitionsAssigned(Collection<TopicPartition> ps) {}
                 @Override public void onPartitionsRevoked(Collection<TopicPartition> ps) {
-                    if (num("commit-every", 0) > 0) c.commitSync(done); // as careful applications do
+                    if (num("commit-every", 0) > 0) commit(c, done); // as careful applications do
                 }
             });
             else { c.assign(tps); seek(c, tps); }
+            Map<TopicPartition, Long> seen = new HashMap<>();
             long n = 0, every = num("commit-every", 0), committed = System.currentTimeMillis();
             while (n < max) {
                 if (every > 0 && System.currentTimeMillis() - committed > every && !done.isEmpty()) {
-                    try {
-                        c.commitSync(done);
-                    } catch (org.apache.kafka.common.errors.RebalanceInProgressException e) {
-                        // poll() completes it, and commits before
-                    }
+                    commit(c, done);
                     committed = System.currentTimeMillis();
                 }
                 if (System.currentTimeMillis() > deadline) { line("{\"meta\":\"timeout\"}"); break; }
@@ -105,17 +103,32 @@ public final class Client {
                 }
                 for (ConsumerRecord<byte[], byte[]> r : recs) {
                     if (n >= max) break;
-                    n++;
+                    TopicPartition tp = new TopicPartition(r.topic(), r.partition());
+                    if (r.offset() > seen.getOrDefault(tp, -1L)) { // not for the second time, after a commit that failed
+                        n++;
+                        seen.put(tp, r.offset());
+                    }
                     record(r);
-                    done.put(new TopicPartition(r.topic(), r.partition()), new OffsetAndMetadata(r.offset() + 1, r.leaderEpoch(), ""));
+                    done.put(tp, new OffsetAndMetadata(r.offset() + 1, r.leaderEpoch(), ""));
                 }
             }
             if (max == Long.MAX_VALUE) for (TopicPartition tp : c.assignment()) meta("position", tp, c.position(tp), -1, "");
             if (arg("commit", "false").equals("true")) {
-                c.commitSync(done);
+                while (!commit(c, done) && System.currentTimeMillis() < deadline) c.poll(Duration.ofMillis(200));
                 c.committed(new HashSet<>(tps)).forEach((tp, o) -> { if (o != null) meta("committed", tp, o.offset(), o.leaderEpoch().orElse(-1), ""); });
             }
             for (TopicPartition tp : c.assignment()) c.currentLag(tp).ifPresent(l -> meta("lag", tp, l, -1, ""));
+        }
+    }
+
+    /** Commits; false when a rebalance forbids it, which poll() completes: what is not committed then may come again. */
+    private boolean commit(KafkaConsumer<byte[], byte[]> c, Map<TopicPartition, OffsetAndMetadata> done) {
+        try {
+            c.commitSync(done);
+            return true;
+        } catch (RebalanceInProgressException | CommitFailedException e) {
+            line("{\"meta\":\"commit-failed\",\"error\":\"" + e.getClass().getSimpleName() + "\"}");
+            return false;
         }
     }
 
