@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lockstep-kafka/lockstep/internal/e2e"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka/clients"
 	"github.com/lockstep-kafka/lockstep/internal/tlsconf/tlstest"
 )
 
@@ -112,4 +113,59 @@ func brokerPorts(t *testing.T, bootstrap string) string {
 	_, err = fmt.Sscan(port, &n)
 	require.NoError(t, err)
 	return fmt.Sprintf("%d-%d", n+2, n+15)
+}
+
+// Each client with each mechanism through a TLS listener.
+func TestClientsBySASL(t *testing.T) {
+	ctx := withTimeout(t, 4*time.Minute)
+	s := startSecured(ctx, t, "moving")
+	acl := kadm.NewACLs().Topics("moving").Allow("User:app").Operations(kadm.OpRead, kadm.OpDescribe)
+	s.allow(ctx, acl)
+	s.allow(ctx, kadm.NewACLs().Groups("*").Allow("User:app").Operations(kadm.OpRead))
+	jaas := "org.apache.kafka.common.security."
+	rdCA, javaCA := filepath.Join(s.dir, "ca.pem"), filepath.Join(s.dir, "ca.pem")
+	for _, x := range []struct {
+		mechanism string
+		java, rd  map[string]string
+	}{
+		{
+			"PLAIN",
+			map[string]string{"sasl.jaas.config": jaas + `plain.PlainLoginModule required username="app" password="` + clientPassword + `";`},
+			map[string]string{"sasl.username": "app", "sasl.password": clientPassword},
+		},
+		{
+			"SCRAM-SHA-512",
+			map[string]string{"sasl.jaas.config": jaas + `scram.ScramLoginModule required username="app" password="` + clientPassword + `";`},
+			map[string]string{"sasl.username": "app", "sasl.password": clientPassword},
+		},
+		{
+			"OAUTHBEARER",
+			map[string]string{"sasl.jaas.config": jaas + `oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="app";`},
+			map[string]string{"enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": "principal=app"},
+		},
+	} {
+		for _, c := range []struct {
+			name string
+			read func(context.Context, clients.Read) (clients.Result, error)
+			set  map[string]string
+		}{{"java", clients.JavaRead, x.java}, {"librdkafka", clients.PythonRead, x.rd}} {
+			t.Run(c.name+" "+x.mechanism, func(t *testing.T) {
+				c.set["security.protocol"], c.set["sasl.mechanism"] = "SASL_SSL", x.mechanism
+				if c.name == "java" {
+					c.set["ssl.truststore.type"], c.set["ssl.truststore.location"] = "PEM", javaCA
+				} else {
+					c.set["ssl.ca.location"] = rdCA
+				}
+				// Beyond its end, for some sessions.
+				got, err := c.read(ctx, clients.Read{
+					Bootstrap: s.addr, Topic: "moving", Group: c.name + x.mechanism, Subscribe: true, Commit: true, Set: c.set,
+					Follow: true, Timeout: 4 * session,
+				})
+				require.NoError(t, err)
+				require.Len(t, got.Recs, 10)
+			})
+		}
+	}
+	require.Zero(t, sessionsEnded(s.dst))
+	s.noSecrets(ctx)
 }

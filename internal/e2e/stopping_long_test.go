@@ -124,7 +124,7 @@ func TestStopWithoutSourceAndBroker(t *testing.T) {
 	}
 	l := e2e.Start(t, &binary, e2e.Setup{Source: src, Destination: dst, Include: []string{topic}, Mirror: []string{"replication_factor: 3"}})
 	l.WaitCaughtUp(ctx, topic, 3)
-	// Partition 0 goes on on the source while it is paused: its end is known, its records are not here.
+	// Partition 0 goes on on the source while it is paused: neither its records nor its new end are known here.
 	l.Verb(ctx, nil, "pause", "--topic", topic)
 	_, err := content.Produce(ctx, src.Bootstrap(), topic, 0, content.Batch(1_700_000_000_009, "k", "lost"))
 	require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestStopWithoutSourceAndBroker(t *testing.T) {
 	text, code := l.CLI(ctx, "stop", "--topic", topic)
 	require.Zero(t, code)
 	for p := range 3 {
-		require.Regexp(t, fmt.Sprintf(`left\s+%d\s`, p), text)
+		require.Regexp(t, fmt.Sprintf(`left\s+│\s+%d\s+│ STOPPED`, p), text)
 	}
 	put(ctx, t, l.Bootstrap(), topic, 2, "local")
 }
