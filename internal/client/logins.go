@@ -70,7 +70,7 @@ func (l *logins) enter(ctx context.Context) (*login, error) {
 		now := time.Now()
 		oldest := l.sweep(now)
 		if now.Before(l.next) {
-			err := fmt.Errorf("the last login was not accepted, the next one is tried in %s", time.Until(l.next).Round(100*time.Millisecond))
+			err := fmt.Errorf("the last login was not accepted (are the credentials right?), the next one is tried in %s", time.Until(l.next).Round(100*time.Millisecond))
 			if l.why != nil {
 				err = fmt.Errorf("%w (%w)", err, l.why)
 			}

@@ -20,8 +20,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
 // TestCommands runs every command in the sh blocks of README.md and docs/: with
@@ -73,6 +75,7 @@ func TestInlineCommands(t *testing.T) {
 // workshop is where commands run: a directory with lockstep.yaml.
 type workshop struct {
 	dir, bin string
+	dest     []string // brokers
 	admin    string
 	stop     func() // ends the Lockstep that verbs ask; nil: none runs
 }
@@ -88,6 +91,7 @@ func newWorkshop(t *testing.T) *workshop {
 	w.output(t, build)
 
 	source, dest := cluster(t, "source"), cluster(t, "destination")
+	w.dest = dest.ListenAddrs()
 	ports := freePorts(t, 5) // bootstrap, three brokers, admin
 	w.admin = fmt.Sprintf("127.0.0.1:%d", ports+4)
 	example := page(t, "deploy/lockstep.yaml")
@@ -155,7 +159,7 @@ func (w *workshop) output(t *testing.T, cmd *exec.Cmd) string {
 }
 
 // asking are the verbs that ask a running Lockstep.
-var asking = []string{"list", "describe", "status", "set", "start", "stop", "pause", "resume", "recover", "delete", "verify"}
+var asking = []string{"list", "describe", "status", "set", "start", "stop", "pause", "resume", "recover", "delete", "verify", "instances", "forget", "acls"}
 
 // begin starts a Lockstep for them, once, and waits until it mirrors.
 func (w *workshop) begin(t *testing.T) {
@@ -184,6 +188,24 @@ func (w *workshop) begin(t *testing.T) {
 	}
 }
 
+// leave registers an instance that is gone.
+func (w *workshop) leave(t *testing.T, id string) {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.dest...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	require.NoError(t, err)
+	defer cl.Close()
+	gone := &ledger.Instance{ID: id, Started: time.Unix(1, 0), Lease: time.Unix(2, 0)}
+	value, err := gone.Encode()
+	require.NoError(t, err)
+	key := ledger.InstanceKey(id)
+	require.NoError(t, cl.ProduceSync(t.Context(), &kgo.Record{
+		Topic: ledger.Topic, Partition: ledger.PartitionFor(key, ledger.Partitions), Key: []byte(key), Value: value,
+	}).FirstErr())
+	require.Eventually(t, func() bool {
+		_, body := get(t.Context(), "http://"+w.admin+"/v1/instances")
+		return strings.Contains(body, strconv.Quote(id))
+	}, 20*time.Second, 50*time.Millisecond)
+}
+
 func (w *workshop) end() {
 	if w.stop != nil {
 		w.stop()
@@ -204,6 +226,9 @@ func (w *workshop) run(t *testing.T, line string) {
 		}
 		if slices.Contains(asking, args[0]) && !slices.Contains(args, "--help") {
 			w.begin(t)
+		}
+		if args[0] == "forget" && len(args) == 2 {
+			w.leave(t, args[1])
 		}
 		cmd := exec.CommandContext(t.Context(), w.bin, args...)
 		cmd.Dir = w.dir

@@ -47,8 +47,10 @@ type keyTable struct {
 	count         int64  // of records on one side only
 }
 
-func newKeyTable(limit int, shard, shards uint64) *keyTable {
-	return &keyTable{seed: maphash.MakeSeed(), keys: map[uint64]waitingKey{}, max: limit, shard: shard, shards: shards}
+// newKeyTable: all shards of one comparison have the same seed, or a key could
+// fall into none of them.
+func newKeyTable(seed maphash.Seed, limit int, shard, shards uint64) *keyTable {
+	return &keyTable{seed: seed, keys: map[uint64]waitingKey{}, max: limit, shard: shard, shards: shards}
 }
 
 func (t *keyTable) hash(key []byte) (h uint64, ours bool) {

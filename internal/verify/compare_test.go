@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"hash/crc32"
+	"hash/maphash"
 	"io"
 	"testing"
 
@@ -175,7 +176,7 @@ func TestCompactedKeys(t *testing.T) {
 		{"without key", logOf(batchOf(1, one{0, "null", "1"})), logOf(), nil, 1},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			keys := newKeyTable(10, 0, 1)
+			keys := newKeyTable(maphash.MakeSeed(), 10, 0, 1)
 			_, d := compareLogs(t, x.src, x.dst, keys)
 			require.Nil(t, d)
 			var got []waitingKey
@@ -186,7 +187,7 @@ func TestCompactedKeys(t *testing.T) {
 			require.Equal(t, x.oneSided, keys.count)
 		})
 	}
-	keys := newKeyTable(1, 0, 1)
+	keys := newKeyTable(maphash.MakeSeed(), 1, 0, 1)
 	c := &comparison{src: newWalker(logOf(batchOf(1, one{0, "a", "1"}, one{1, "b", "1"})), 0, endless), dst: newWalker(logOf(), 0, endless), keys: keys}
 	_, err := c.run(t.Context())
 	require.ErrorIs(t, err, errTooManyKeys)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -154,8 +155,9 @@ func (p *partition) records(ctx context.Context) (epochsSeen, *Difference, error
 }
 
 func (p *partition) walkShards(ctx context.Context, shards uint64) (seen epochsSeen, d *Difference, err error) {
+	seed := maphash.MakeSeed()
 	for shard := range shards {
-		keys := newKeyTable(p.maxKeys, shard, shards)
+		keys := newKeyTable(seed, p.maxKeys, shard, shards)
 		if seen, d, err = p.walk(ctx, keys); d != nil || err != nil {
 			return seen, d, err
 		}
