@@ -120,7 +120,7 @@ func (a *Alignment) phaseOne() AlignStep {
 	empty := AlignStep{Do: AlignCut, Empty: true, Live: a.Local.VEnd > a.Local.VStart, Pair: pair, Holder: holder}
 	if pair.None() {
 		if a.Local.LiveNative && !a.Discard {
-			return AlignStep{Do: AlignFail, Why: fmt.Sprintf("this topic holds records of its own, and nothing says that they are the source's: start with --discard-local to drop them, or mirror into another topic (source %s)", a.Cluster)}
+			return AlignStep{Do: AlignFail, Why: fmt.Sprintf("this topic holds records of its own, and nothing says that they are the source's: lockstep start --discard-local drops them (diverged export lists them then); lockstep stop keeps them (source %s)", a.Cluster)}
 		}
 		return empty
 	}

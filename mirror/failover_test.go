@@ -40,6 +40,25 @@ func TestE1FirstMirrorDiscardLocal(t *testing.T) {
 	require.Equal(t, epoch.Chain{{Epoch: 0, Start: 0}, {Epoch: 1, Start: 1}}, b.part().Log.Chain)
 }
 
+// E1: a start that failed for want of --discard-local is told so afterwards, without a stop in between. Without the flag
+// nothing is dropped, however often it is tried.
+func TestE1DiscardLocalAfterFailed(t *testing.T) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	a.write(2)
+	b.write(3)
+	b.mirrors(a)
+	b.is(epoch.StateFailed)
+	before := b.dump()
+	b.command(ledger.Command{Desired: epoch.StateMirroring, Recover: true})
+	eventually(t, "the recovery fails again", func() bool {
+		r := b.rec()
+		return r.State == epoch.StateFailed && r.CommandSeq > 0 && r.Retries < 0
+	})
+	require.Equal(t, before, b.dump())
+	b.command(ledger.Command{Desired: epoch.StateMirroring, DiscardLocal: true})
+	b.shows("0(0) 1(0)")
+}
+
 // E2 and E3: failback, and back again, two rounds.
 func TestE2E3Failback(t *testing.T) {
 	a, b := examples(t)

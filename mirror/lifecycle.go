@@ -158,7 +158,11 @@ func note(r *ledger.Record, cmd *ledger.Command, fits bool) {
 	if !fits {
 		return
 	}
-	if cmd.Recover && r.State == epoch.StateFailed && epoch.AllowedBack(r.State, r.Previous, r.Previous) && r.Previous.Valid() {
+	again := cmd.Recover
+	if cmd.DiscardLocal && r.State == epoch.StateFailed && r.Previous == epoch.StateLogAlignment {
+		r.DiscardLocal, again = true, true // the start that failed for want of it goes on
+	}
+	if again && r.State == epoch.StateFailed && epoch.AllowedBack(r.State, r.Previous, r.Previous) && r.Previous.Valid() {
 		r.State, r.Error, r.Retries = r.Previous, "", 0
 	}
 	if cmd.Desired != "" {

@@ -386,7 +386,7 @@ func (s *source) report(name string, old, now *topicSync) {
 	case now.err != nil && (before == nil || before.Error() != now.err.Error()):
 		s.log.Error("topic can't be mirrored", "topic", name, "reason", reason, "err", now.err)
 	case now.err == nil && before != nil:
-		s.log.Info("topic can be mirrored again", "topic", name)
+		s.log.Info("topic can be mirrored", "topic", name)
 	}
 	s.m.metrics.topicFailed(s.o.Name, name, reason, now.err != nil)
 }
