@@ -99,7 +99,7 @@ func TestTransactionsOverFailover(t *testing.T) {
 	require.NoError(t, early.EndTransaction(ctx, kgo.TryAbort))
 
 	l.Verb(ctx, nil, "stop", "--all")
-	waitEnd(ctx, t, l, moved, 0, 3) // behind the marker of the commit; nobody is blocked: LSO and end are the same
+	waitEnd(ctx, t, l, moved, 0, 3)                               // behind the marker of the commit; nobody is blocked: LSO and end are the same
 	again := manual(t, l.Bootstrap(), kgo.TransactionalID("app")) // the application, restarted here
 	commit(ctx, t, again, moved, "a3", "a4")
 	commit(ctx, t, early, moved, "e1") // and the one that was refused
