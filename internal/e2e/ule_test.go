@@ -71,12 +71,18 @@ func beforeLoss(ctx context.Context, t *testing.T, c *testkafka.Cluster) {
 
 func lose(ctx context.Context, t *testing.T, c *testkafka.Cluster) {
 	t.Helper()
-	require.NoError(t, c.Kill(1))
-	wait(ctx, 3500*time.Millisecond) // broker 1's session ends: then two leader epochs more, always
-	require.NoError(t, c.StartBroker(ctx, 2))
-	require.NoError(t, content.WaitLeader(ctx, c.Bootstrap(), uleTopic, 0, func(p oracle.Partition) bool { return p.Leader == 2 }))
+	unclean(ctx, t, c, 1, 2)
 	putAll(ctx, t, c, 5, "c", 3)
 	require.NoError(t, c.StartBroker(ctx, 1))
+}
+
+// unclean makes a broker that is down the leader, in place of the only one in sync, which dies.
+func unclean(ctx context.Context, t *testing.T, c *testkafka.Cluster, leader, next int) {
+	t.Helper()
+	require.NoError(t, c.Kill(leader))
+	wait(ctx, 3500*time.Millisecond) // the leader's session ends: then two leader epochs more, always
+	require.NoError(t, c.StartBroker(ctx, next))
+	require.NoError(t, content.WaitLeader(ctx, c.Bootstrap(), uleTopic, 0, func(p oracle.Partition) bool { return p.Leader == int32(next) }))
 }
 
 func wait(ctx context.Context, d time.Duration) {
