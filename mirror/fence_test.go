@@ -110,6 +110,7 @@ func TestM20FencedOwnerStaysFenced(t *testing.T) {
 			require.NoError(t, x.take(ctx, n))
 			require.Empty(t, x.left([]int32{n}))
 			require.NoError(t, x.Put(ctx, x.Partition("t", 0).Record.Next()))
+			require.NoError(t, y.view.WaitFor(ctx, n, x.view.Position(n))) // as above
 			require.ErrorIs(t, y.Put(ctx, y.Partition("t", 0).Record.Next()), ledger.ErrFenced)
 		})
 	}
