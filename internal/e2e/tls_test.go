@@ -175,7 +175,7 @@ destination:
 		_ = c.Close()
 	}
 	require.Error(t, err)
-	require.Contains(t, l.Log(), "reason=tls_handshake")
+	require.Eventually(t, func() bool { return strings.Contains(l.Log(), "reason=tls_handshake") }, 10*time.Second, 20*time.Millisecond)
 	require.NotContains(t, l.Log(), "PRIVATE KEY")
 }
 
