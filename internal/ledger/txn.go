@@ -75,12 +75,11 @@ func (w *Writer) initProducer(ctx context.Context, n int32, oldID int64, oldEpoc
 		req.TransactionalID = kmsg.StringPtr(txnID(n))
 		req.TransactionTimeoutMillis = int32(TransactionTimeout.Milliseconds())
 		req.ProducerID, req.ProducerEpoch = oldID, oldEpoch
-		resp, err := req.RequestWith(ctx, w.cl)
-		if err != nil {
-			return err
-		}
-		id, epoch = resp.ProducerID, resp.ProducerEpoch
-		return kerr.ErrorForCode(resp.ErrorCode)
+		return w.ask(ctx, n, req, func(r kmsg.Response) error {
+			resp := r.(*kmsg.InitProducerIDResponse)
+			id, epoch = resp.ProducerID, resp.ProducerEpoch
+			return kerr.ErrorForCode(resp.ErrorCode)
+		})
 	})
 	return id, epoch, err
 }
@@ -93,14 +92,13 @@ func (w *Writer) addPartition(ctx context.Context, n int32, p *producer) error {
 		t := kmsg.NewAddPartitionsToTxnRequestTopic()
 		t.Topic, t.Partitions = Topic, []int32{n}
 		req.Topics = append(req.Topics, t)
-		resp, err := req.RequestWith(ctx, w.cl)
-		if err != nil {
-			return err
-		}
-		if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-			return errNonsense
-		}
-		return kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode)
+		return w.ask(ctx, n, req, func(r kmsg.Response) error {
+			resp := r.(*kmsg.AddPartitionsToTxnResponse)
+			if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+				return errNonsense
+			}
+			return kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode)
+		})
 	})
 }
 
@@ -110,19 +108,37 @@ func (w *Writer) abort(ctx context.Context, n int32, p *producer) error {
 		req := kmsg.NewPtrEndTxnRequest()
 		req.TransactionalID = txnID(n)
 		req.ProducerID, req.ProducerEpoch = p.id, p.epoch
-		resp, err := req.RequestWith(ctx, w.cl)
-		if err != nil {
-			return err
-		}
-		if err := kerr.ErrorForCode(resp.ErrorCode); !errors.Is(err, kerr.InvalidTxnState) { // none is open
-			return err
-		}
-		return nil
+		return w.ask(ctx, n, req, func(r kmsg.Response) error {
+			if err := kerr.ErrorForCode(r.(*kmsg.EndTxnResponse).ErrorCode); !errors.Is(err, kerr.InvalidTxnState) { // none is open
+				return err
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("ledger partition %d: end what is open: %w", n, err)
 	}
 	return nil
+}
+
+// ask asks the coordinator of ledger partition n once. It is looked for anew
+// after any error: the client's own Request dials a dead one until the time is
+// over (LA-07).
+func (w *Writer) ask(ctx context.Context, n int32, req kmsg.Request, judge func(kmsg.Response) error) error {
+	id, err := w.coordinator(ctx, n)
+	if err != nil {
+		return err
+	}
+	actx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	resp, err := w.cl.Broker(int(id)).Request(actx, req)
+	if err == nil {
+		err = judge(resp)
+	}
+	if err != nil {
+		w.forgetCoordinator(n)
+	}
+	return err
 }
 
 // commit ends the transaction. From the first try whose answer is lost or
