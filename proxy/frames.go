@@ -21,10 +21,6 @@ func (l *loop) appendFrame(frame, b []byte, size int) []byte {
 	return append(frame, b...)
 }
 
-// answerFrame is a buffer for an answer of size bytes that has its room already
-// ([session.claimFrame]): a broker is believed, and nothing is moved later.
-func (l *loop) answerFrame(size int) []byte { return l.getFrame(size) }
-
 // holdFrame is hold for bytes of a frame that has, or will have, size bytes: of
 // the large ones the budget knows already.
 func (l *loop) holdFrame(n, size int) {

@@ -185,7 +185,7 @@ func (s *session) consumeAnswers(b []byte) {
 				return
 			}
 			r.size = int(size)
-			r.frame = s.l.answerFrame(r.size)
+			r.frame = s.l.getFrame(r.size) // it has its room already: a broker is believed, and nothing is moved later
 			if r.headN > 0 {
 				r.frame = s.l.appendFrame(r.frame, r.head[protocol.FrameSizeLen:need], r.size)
 				r.headN = 0
