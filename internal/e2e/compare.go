@@ -24,8 +24,20 @@ func (l *Lockstep) SourceRecs(ctx context.Context, topic string, partition int32
 }
 
 // WaitCaughtUp waits until ListOffsets through the proxy says that every partition's end is the source's. Nothing
-// may be written to the source meanwhile.
+// may be written to the source meanwhile. An end beyond the source's fails the test.
 func (l *Lockstep) WaitCaughtUp(ctx context.Context, topic string, partitions int32) {
+	l.t.Helper()
+	l.waitEnds(ctx, topic, partitions, false)
+}
+
+// WaitCut is WaitCaughtUp after the source lost records: until Lockstep has seen that, it shows the old branch, whose
+// end may lie beyond the source's.
+func (l *Lockstep) WaitCut(ctx context.Context, topic string, partitions int32) {
+	l.t.Helper()
+	l.waitEnds(ctx, topic, partitions, true)
+}
+
+func (l *Lockstep) waitEnds(ctx context.Context, topic string, partitions int32, beyond bool) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
@@ -36,7 +48,7 @@ func (l *Lockstep) WaitCaughtUp(ctx context.Context, topic string, partitions in
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		if err := l.waitEnd(ctx, topic, p, want); err != nil {
+		if err := l.waitEnd(ctx, topic, p, want, beyond); err != nil {
 			l.t.Fatalf("%v\n%s", err, l.LogTail(40))
 		}
 	}
@@ -62,7 +74,7 @@ func (l *Lockstep) WaitMirroring(ctx context.Context, topic string, partitions i
 	}
 }
 
-func (l *Lockstep) waitEnd(ctx context.Context, topic string, partition int32, want int64) error {
+func (l *Lockstep) waitEnd(ctx context.Context, topic string, partition int32, want int64, beyond bool) error {
 	for {
 		one, cancel := context.WithTimeout(ctx, 10*time.Second)
 		got, err := oracle.ListOffset(one, l.Bootstrap(), topic, partition, oracle.ReadUncommitted, oracle.Latest)
@@ -72,7 +84,7 @@ func (l *Lockstep) waitEnd(ctx context.Context, topic string, partition int32, w
 			err = fmt.Errorf("end of %s-%d: %w", topic, partition, err)
 		case got.Offset == want:
 			return nil
-		case got.Offset > want:
+		case got.Offset > want && !beyond:
 			return fmt.Errorf("end of %s-%d: the proxy says %d, the source %d", topic, partition, got.Offset, want)
 		default:
 			err = fmt.Errorf("end of %s-%d is %d, the source's %d", topic, partition, got.Offset, want)

@@ -54,10 +54,7 @@ func TestOldSourceUncleanElection(t *testing.T) {
 			require.Contains(t, p.Error, "unclean.leader.election.enable=true")
 			l.Verb(ctx, nil, "set", "--mirror", "dc1", "--topic", uleTopic, "--unclean-leader-election", "true")
 			l.Verb(ctx, nil, "recover", "--topic", uleTopic)
-			require.Eventually(t, func() bool { // until the cut the old branch is shown, which is longer
-				end, err := oracle.ListOffset(ctx, l.Bootstrap(), uleTopic, 0, oracle.ReadUncommitted, oracle.Latest)
-				return err == nil && end.Offset == 8
-			}, time.Minute, 50*time.Millisecond)
+			l.WaitCut(ctx, uleTopic, 1)
 			l.WaitState(ctx, uleTopic, 1, "MIRRORING")
 			require.Len(t, l.CompareRaw(ctx, uleTopic, 0), 8)
 			require.Contains(t, l.Log(), "ULE_RECOVERY")

@@ -122,7 +122,7 @@ func TestUncleanElection(t *testing.T) {
 	}
 	wait(ctx, 8*time.Second) // a JVM starts
 	lose(ctx, t, src)
-	l.WaitCaughtUp(ctx, uleTopic, 1)
+	l.WaitCut(ctx, uleTopic, 1)
 	now := l.CompareRaw(ctx, uleTopic, 0)
 	require.Len(t, now, 8)
 	require.Contains(t, l.Log(), "ULE_RECOVERY")
@@ -180,11 +180,7 @@ func TestUncleanElectionOff(t *testing.T) {
 
 	l.Verb(ctx, nil, "set", "--mirror", "dc1", "--topic", uleTopic, "--unclean-leader-election", "true")
 	l.Verb(ctx, nil, "recover", "--topic", uleTopic)
-	// Until the cut the old branch is shown, which is longer.
-	require.Eventually(t, func() bool {
-		end, err := oracle.ListOffset(ctx, l.Bootstrap(), uleTopic, 0, oracle.ReadUncommitted, oracle.Latest)
-		return err == nil && end.Offset == 8
-	}, time.Minute, 50*time.Millisecond)
+	l.WaitCut(ctx, uleTopic, 1)
 	require.Len(t, l.CompareRaw(ctx, uleTopic, 0), 8)
 	l.WaitState(ctx, uleTopic, 1, "MIRRORING")
 }
