@@ -121,9 +121,13 @@ func (w *Writer) abort(ctx context.Context, n int32, p *producer) error {
 	return nil
 }
 
-// ask asks the coordinator of ledger partition n once. It is looked for anew
-// after any error: the client's own Request dials a dead one until the time is
-// over (LA-07).
+// errNoAnswer: a request was sent, and what became of it is not known.
+var errNoAnswer = errors.New("no answer")
+
+// ask asks the coordinator of ledger partition n once; judge turns its answer
+// into an error. The coordinator is looked for anew after any error: the
+// client's own Request dials a dead one until the time is over (LA-07). The
+// error is errNoAnswer if the request may have been carried out unseen.
 func (w *Writer) ask(ctx context.Context, n int32, req kmsg.Request, judge func(kmsg.Response) error) error {
 	id, err := w.coordinator(ctx, n)
 	if err != nil {
@@ -132,7 +136,9 @@ func (w *Writer) ask(ctx context.Context, n int32, req kmsg.Request, judge func(
 	actx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	resp, err := w.cl.Broker(int(id)).Request(actx, req)
-	if err == nil {
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errNoAnswer, err)
+	} else {
 		err = judge(resp)
 	}
 	if err != nil {
@@ -147,29 +153,17 @@ func (w *Writer) ask(ctx context.Context, n int32, req kmsg.Request, judge func(
 // Request would).
 func (w *Writer) commit(ctx context.Context, n int32, p *producer) error {
 	unclear := false
-	err := w.retry(ctx, func() (err error) {
-		id, err := w.coordinator(ctx, n)
-		if err != nil {
-			return err
-		}
-		defer func() {
-			if err != nil {
-				w.forgetCoordinator(n)
-			}
-		}()
+	err := w.retry(ctx, func() error {
 		req := kmsg.NewPtrEndTxnRequest()
 		req.TransactionalID = txnID(n)
 		req.ProducerID, req.ProducerEpoch = p.id, p.epoch
 		req.Commit = true
-		actx, cancel := context.WithTimeout(ctx, attempt)
-		defer cancel()
-		kresp, err := w.cl.Broker(int(id)).Request(actx, req)
-		if err != nil {
-			unclear = true
+		err := w.ask(ctx, n, req, func(r kmsg.Response) error {
+			err := kerr.ErrorForCode(r.(*kmsg.EndTxnResponse).ErrorCode)
+			unclear = unclear || err != nil && !refused(err)
 			return err
-		}
-		err = kerr.ErrorForCode(kresp.(*kmsg.EndTxnResponse).ErrorCode)
-		unclear = unclear || err != nil && !refused(err)
+		})
+		unclear = unclear || errors.Is(err, errNoAnswer)
 		return err
 	})
 	if err != nil && unclear {
