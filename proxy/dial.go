@@ -14,7 +14,8 @@ const dialTimeout = 3 * time.Second
 
 // dialBroker connects to the broker that a client's port stands for: -1 is any
 // that can be reached (every bootstrap address is tried, then every broker
-// known), else just that one, wherever it is by now. ctx bounds it.
+// known), else just that one, wherever it is by now. ctx bounds it; a broker that
+// is down is told much sooner, by one look at the cluster.
 func (p *Proxy) dialBroker(ctx context.Context, f *frontend, id int32) (netConn, error) {
 	var errs error
 	try := func(addr string) netConn {
@@ -43,19 +44,24 @@ func (p *Proxy) dialBroker(ctx context.Context, f *frontend, id int32) (netConn,
 		}
 		return nil, fmt.Errorf("no broker of the destination could be reached: %w", errs)
 	}
+	addr, err := p.topology.address(ctx, id)
+	if err != nil {
+		return nil, err
+	}
 	for {
-		addr, err := p.topology.address(ctx, id)
-		if err != nil {
-			return nil, errors.Join(err, errs)
-		}
-		errs = nil
 		if c := try(addr); c != nil {
 			return c, nil
 		}
-		p.topology.nextLook(ctx) // it may have moved
-		if ctx.Err() != nil {
+		// It may have moved. If not, the client hears of it now, as without a
+		// proxy, and has other brokers to go to meanwhile.
+		look, end := context.WithTimeout(ctx, p.topology.gap)
+		p.topology.nextLook(look)
+		end()
+		moved, ok := p.topology.known(id)
+		if !ok || moved == addr {
 			return nil, fmt.Errorf("broker %d could not be reached: %w", id, errs)
 		}
+		addr, errs = moved, nil
 	}
 }
 

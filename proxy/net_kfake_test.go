@@ -1,13 +1,16 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -137,4 +140,69 @@ func TestKfakeBrokersMove(t *testing.T) {
 	_, _, err = cluster.AddNode(4, 0)
 	require.NoError(t, err)
 	require.NoError(t, ask(4))
+}
+
+// A broker that is down: its clients hear of it at once, whether the cluster
+// still lists it or not, and not when limits.handshake_timeout is over. One that
+// has moved, or come back, since the last look is found by the client that asks
+// for it.
+func TestBrokerDown(t *testing.T) {
+	leakCheck(t)
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
+	require.NoError(t, err)
+	defer cluster.Close()
+	first := freePorts(t, 5)
+	var refused atomic.Pointer[string] // an address
+	start := func(t *testing.T, gap time.Duration) *Proxy {
+		opts := testOptions("")
+		opts.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if down := refused.Load(); down != nil && *down == addr {
+				return nil, syscall.ECONNREFUSED
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}
+		opts.Bootstrap = cluster.ListenAddrs()[:1]
+		opts.Listeners[0].FirstPort, opts.Listeners[0].LastPort = first, first+2
+		opts.Limits.HandshakeTimeout = time.Hour
+		opts.Refresh = time.Hour
+		p, err := New(opts)
+		require.NoError(t, err)
+		if gap > 0 {
+			p.topology.gap = gap
+		}
+		runProxy(t, p)
+		eventually(t, "ready", func() bool { return p.Ready() == nil })
+		return p
+	}
+	ask := func(t *testing.T) *rawClient {
+		tcp := dialTCP(t, fmt.Sprintf("127.0.0.1:%d", first+2)).(*net.TCPConn)
+		c := &rawClient{tcp, t, bufio.NewReader(tcp)}
+		c.send(request(18, 0, 9, nil, nil))
+		return c
+	}
+	t.Run("told at once", func(t *testing.T) {
+		p := start(t, 0)
+		down, _ := p.topology.known(2)
+		refused.Store(&down)
+		require.Empty(t, ask(t).ended())
+		eventually(t, "reason", func() bool { return closedFor(p, ReasonConnectFailed) == 1 })
+		require.NoError(t, cluster.RemoveNode(2))
+		p.topology.poke()
+		eventually(t, "no longer listed", func() bool { _, ok := p.topology.known(2); return !ok })
+		require.Empty(t, ask(t).ended())
+		eventually(t, "reason", func() bool { return closedFor(p, ReasonConnectFailed) == 2 })
+	})
+	t.Run("back since the last look, then moved", func(t *testing.T) {
+		p := start(t, testPatience)
+		for i := range 2 {
+			was, _ := p.topology.known(2)
+			refused.Store(&was)
+			_, _, err := cluster.AddNode(2, first+3+i)
+			require.NoError(t, err)
+			corr, _ := ask(t).answer()
+			require.EqualValues(t, 9, corr)
+			require.NoError(t, cluster.RemoveNode(2))
+		}
+		require.Zero(t, closedFor(p, ReasonConnectFailed))
+	})
 }

@@ -23,6 +23,7 @@ type topology struct {
 	client *kgo.Client
 	log    *slog.Logger
 	every  time.Duration
+	gap    time.Duration // how long a client waits for what should have been known
 	poked  chan struct{}
 	// onBrokers hears of the broker ids, whenever they have changed.
 	onBrokers func(ids []int32)
@@ -48,6 +49,7 @@ const (
 	topologyTimeout = 10 * time.Second
 	topologyBackoff = 200 * time.Millisecond // least pause between two looks
 	topologyMaxWait = 5 * time.Second        // longest while nothing is known
+	topologyGap     = time.Second            // topology.gap
 )
 
 func newTopology(bootstrap []string, opts []kgo.Opt, every time.Duration, log *slog.Logger) (*topology, error) {
@@ -56,7 +58,7 @@ func newTopology(bootstrap []string, opts []kgo.Opt, every time.Duration, log *s
 	if err != nil {
 		return nil, fmt.Errorf("client of the destination: %w", err)
 	}
-	t := &topology{client: client, log: log, every: every, poked: make(chan struct{}, 1), changed: make(chan struct{})}
+	t := &topology{client: client, log: log, every: every, gap: topologyGap, poked: make(chan struct{}, 1), changed: make(chan struct{})}
 	t.snap.Store(&topoSnap{})
 	return t, nil
 }
@@ -190,21 +192,34 @@ func (t *topology) poke() {
 
 var errUnknownBroker = errors.New("the destination has no such broker now")
 
-// address waits until the broker is known.
+// known is where the broker was at the last look.
+func (t *topology) known(id int32) (addr string, ok bool) {
+	b, ok := t.snap.Load().brokers[id]
+	return b.addr, ok
+}
+
+// address waits until the broker is known: while none is, as long as ctx allows;
+// else it is down, or has just come, which the next looks will show.
 func (t *topology) address(ctx context.Context, id int32) (string, error) {
+	var gap <-chan time.Time
 	for {
 		t.mu.Lock()
 		changed := t.changed
 		t.mu.Unlock()
-		if b, ok := t.snap.Load().brokers[id]; ok {
-			return b.addr, nil
+		if addr, ok := t.known(id); ok {
+			return addr, nil
+		}
+		if gap == nil && len(t.snap.Load().brokers) > 0 {
+			gap = time.After(t.gap)
 		}
 		t.poke()
 		select {
 		case <-changed:
+			continue
+		case <-gap:
 		case <-ctx.Done():
-			return "", fmt.Errorf("broker %d: %w", id, errUnknownBroker)
 		}
+		return "", fmt.Errorf("broker %d: %w", id, errUnknownBroker)
 	}
 }
 

@@ -190,7 +190,7 @@ type Limits struct {
 	MirrorMemory          Bytes    `yaml:"mirror_memory" doc:"Bytes fetched from sources and not yet written, over all mirrors."`
 	IdleTimeout           Duration `yaml:"idle_timeout" doc:"A client connection without traffic is closed after this time."`
 	StalledFrameTimeout   Duration `yaml:"stalled_frame_timeout" doc:"A client that has begun a request must send the rest of it, or 64 KiB, within each such time."`
-	HandshakeTimeout      Duration `yaml:"handshake_timeout" doc:"Time for a new connection's first request, and for reaching the broker."`
+	HandshakeTimeout      Duration `yaml:"handshake_timeout" doc:"Time for a new connection's first request, and for reaching the broker while Lockstep knows none yet or addresses do not answer."`
 	DrainTimeout          Duration `yaml:"drain_timeout" doc:"On SIGTERM: time over which client connections are closed once their requests are answered; fewer than some hundred are closed sooner, 50 ms for each."`
 	DrainDelay            Duration `yaml:"drain_delay" doc:"On SIGTERM: time during which clients are still accepted while /readyz says no already, so that a load balancer notices first. 0: none."`
 }
