@@ -33,6 +33,8 @@ type settings struct {
 	docs     string
 	upstream string
 	others   []scenario.Other
+	builds   []scenario.Other
+	peers    *regexp.Regexp
 }
 
 func main() {
@@ -52,7 +54,7 @@ func run(ctx context.Context, args []string, env func(string) string) error {
 	if onlyDocs {
 		return writeDocs(s)
 	}
-	if s.only.String() != "" {
+	if s.only.String() != "" || s.peers.String() != "" || len(s.builds) > 0 {
 		s.docs = "" // a part doesn't replace what is known of the rest
 	}
 	return measureAll(ctx, s)
@@ -72,6 +74,8 @@ func parse(args []string, env func(string) string) (s settings, onlyDocs bool, e
 	scale := f.String("scale", or("BENCH_SCALE", "1"), "factor for amounts of data and counts; below 1 only to try the bench itself (BENCH_SCALE)")
 	rounds := f.String("rounds", or("BENCH_ROUNDS", "0"), "rounds of each scenario; 0: its own number (BENCH_ROUNDS)")
 	only := f.String("only", or("BENCH_ONLY", ""), "regular expression: only scenarios whose name has it (BENCH_ONLY)")
+	peers := f.String("peers", or("BENCH_PEERS", ""), "regular expression: only peers whose name has it (BENCH_PEERS)")
+	builds := f.String("against", or("BENCH_AGAINST", ""), "other builds of Lockstep to compare with, name=path,… (BENCH_AGAINST)")
 	others := f.String("proxies", or("BENCH_PROXY_ADDR", ""), "further proxies to compare with, name=host:port,…; they must lead to -upstream (BENCH_PROXY_ADDR)")
 	f.StringVar(&s.upstream, "upstream", or("BENCH_PROXY_UPSTREAM", ""), "host:port where the destination broker also listens, for those proxies (BENCH_PROXY_UPSTREAM)")
 	f.StringVar(&s.acks, "acks", or("BENCH_ACKS", "all"), "how Lockstep writes: all or leader (BENCH_ACKS)")
@@ -103,6 +107,12 @@ func parse(args []string, env func(string) string) (s settings, onlyDocs bool, e
 	if s.only, err = regexp.Compile(*only); err != nil {
 		return s, false, fmt.Errorf("only: %w", err)
 	}
+	if s.peers, err = regexp.Compile(*peers); err != nil {
+		return s, false, fmt.Errorf("peers: %w", err)
+	}
+	if s.builds, err = parseBuilds(*builds); err != nil {
+		return s, false, err
+	}
 	if s.acks != "all" && s.acks != "leader" {
 		return s, false, fmt.Errorf("acks %q: want all or leader", s.acks)
 	}
@@ -121,6 +131,20 @@ func orTime(d, otherwise time.Duration) time.Duration {
 		return d
 	}
 	return otherwise
+}
+
+func parseBuilds(list string) (out []scenario.Other, err error) {
+	for _, item := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
+		name, path, ok := strings.Cut(item, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("build %q: want name=path of a built lockstep", item)
+		}
+		if path, err = filepath.Abs(path); err != nil {
+			return nil, fmt.Errorf("build %q: %w", item, err)
+		}
+		out = append(out, scenario.Other{Name: name, Addr: path})
+	}
+	return out, nil
 }
 
 func parseOthers(list string) (out []scenario.Other, err error) {
@@ -161,7 +185,7 @@ func writeDocs(s settings) error {
 }
 
 func resultFile(s settings, mode scenario.Mode) string {
-	if s.only != nil && s.only.String() != "" {
+	if s.only != nil && s.only.String() != "" || s.peers != nil && s.peers.String() != "" || len(s.builds) > 0 {
 		return filepath.Join(s.results, string(mode)+"-part.json")
 	}
 	return filepath.Join(s.results, string(mode)+".json")

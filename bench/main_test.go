@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-kafka/lockstep/bench/lab"
 	"github.com/lockstep-kafka/lockstep/bench/peer"
 	"github.com/lockstep-kafka/lockstep/bench/scenario"
 )
@@ -117,4 +118,20 @@ func TestPageIsOfTheResults(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(made), string(have), "run make bench-docs")
 	}
+}
+
+// Another build of Lockstep takes part beside this tree's, and the page stays.
+func TestBuildsAndPeers(t *testing.T) {
+	s, _, err := parse([]string{"-against", "old=/x/lockstep", "-peers", "^Lockstep"}, func(string) string { return "" })
+	require.NoError(t, err)
+	require.Contains(t, resultFile(s, s.mode), "core-part.json")
+	l := &lab.Lab{Scale: 1, Dir: "/dir"}
+	for _, sc := range scenario.All(l, scenario.Options{Mode: scenario.Core, Builds: s.builds, Peers: s.peers}) {
+		if sc.Name == "catchup" {
+			require.Len(t, sc.Runs, 2)
+			require.Equal(t, "Lockstep old", sc.Runs[1].Peer)
+		}
+	}
+	_, _, err = parse([]string{"-against", "/x/lockstep"}, func(string) string { return "" })
+	require.ErrorContains(t, err, "name=path")
 }

@@ -102,7 +102,7 @@ func (u *suite) leaveOut(what string) {
 // scenarios ends early only when a broker is gone or the time is.
 func (u *suite) scenarios(ctx context.Context) error {
 	var list []*scenario.Scenario
-	for _, s := range scenario.All(u.lab, scenario.Options{Mode: u.s.mode, Rounds: u.s.rounds, Others: u.s.others}) {
+	for _, s := range scenario.All(u.lab, scenario.Options{Mode: u.s.mode, Rounds: u.s.rounds, Others: u.s.others, Builds: u.s.builds, Peers: u.s.peers}) {
 		if u.s.only.MatchString(s.Name) {
 			list = append(list, s)
 		}

@@ -31,6 +31,8 @@ type Lab struct {
 	Logf            func(format string, args ...any)
 
 	Warm bool // both brokers have worked already
+	// Build is another build of Lockstep that peers start now; empty: this tree's.
+	Build string
 
 	ports    *testkafka.Ports
 	profiles int
@@ -103,7 +105,12 @@ func (l *Lab) broker(name string, listeners ...testkafka.Listener) testkafka.Opt
 }
 
 // Program is the path of a program built for this run.
-func (l *Lab) Program(name string) string { return filepath.Join(l.Dir, name) }
+func (l *Lab) Program(name string) string {
+	if name == "lockstep" && l.Build != "" {
+		return l.Build
+	}
+	return filepath.Join(l.Dir, name)
+}
 
 // Profile is a file for the next CPU profile; "" when none is wanted.
 func (l *Lab) Profile(name string) string {

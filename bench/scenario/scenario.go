@@ -3,8 +3,10 @@ package scenario
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockstep-kafka/lockstep/bench/lab"
@@ -62,8 +64,10 @@ func (s *Scenario) Order(round int) []Run {
 // Options of a run that scenarios look at.
 type Options struct {
 	Mode   Mode
-	Rounds int     // 0: each scenario's own
-	Others []Other // Kafka-aware proxies that somebody else runs
+	Rounds int            // 0: each scenario's own
+	Others []Other        // Kafka-aware proxies that somebody else runs
+	Builds []Other        // other builds of Lockstep to compare with; Addr is the program's path
+	Peers  *regexp.Regexp // only these; nil: all
 }
 
 // Other is such a proxy.
@@ -90,12 +94,39 @@ func All(l *lab.Lab, o Options) []*Scenario {
 		out = append(out, latency(l, o), consume(l, o), proxyScenario(l, o), wan(l, o), interruption(l, o), stopMany(l, o))
 		out = append(out, growth(l, o)...)
 	}
-	if o.Rounds > 0 {
-		for _, s := range out {
+	for _, s := range out {
+		if o.Rounds > 0 {
 			s.Rounds = o.Rounds
+		}
+		s.addBuilds(l, o.Builds)
+		if o.Peers != nil {
+			s.Runs = slices.DeleteFunc(s.Runs, func(r Run) bool { return !o.Peers.MatchString(r.Peer) })
 		}
 	}
 	return out
+}
+
+// addBuilds lets other builds of Lockstep take part where each turn starts an
+// instance of its own.
+func (s *Scenario) addBuilds(l *lab.Lab, builds []Other) {
+	if s.Name != "latency" && s.Name != "wan" && !strings.HasPrefix(s.Name, "catchup") {
+		return
+	}
+	at := slices.IndexFunc(s.Runs, func(r Run) bool { return r.Peer == report.Subject })
+	if at < 0 {
+		return
+	}
+	for _, b := range builds {
+		r := s.Runs[at]
+		do := r.Do
+		r.Peer = report.Subject + " " + b.Name
+		r.Do = func(ctx context.Context, round int) ([]report.Sample, error) {
+			l.Build = b.Addr
+			defer func() { l.Build = "" }()
+			return do(ctx, round)
+		}
+		s.Runs = append(s.Runs, r)
+	}
 }
 
 // one is the usual result: a single sample.
