@@ -36,9 +36,6 @@ type RecoverInput struct {
 	// offset, so the chain cannot be checked there; 0 for topics that are not
 	// compacted.
 	CleanedBelow int64
-	// NativeWhole: the open span is native and NativeLost finds nothing, so its
-	// start is where the log has been, whatever retention took.
-	NativeWhole bool
 	// Checkpoint is nil when there is none of this lineage.
 	Checkpoint *Checkpoint
 }
@@ -334,11 +331,6 @@ func (r *Recovery) Result() Recovered {
 		}
 	default:
 		r.withoutLive(&o, cp, cpSpan)
-	}
-	if s := r.l.Open(); r.in.NativeWhole && s.Kind == Native && o.Position < s.VStart {
-		if o.Position = s.VStart; !r.found {
-			o.VEnd = s.VStart
-		}
 	}
 	o.LastChainEnd = o.ChainEnd
 	if open := len(r.l.Spans) - 1; o.Basis == BasisSpan || o.Basis == BasisLog && o.Last.Span != open || o.Basis == BasisCheckpoint && cpSpan != open {

@@ -90,6 +90,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return s.walk(d)
 	case "recover":
 		return s.recover(t, d)
+	case "native-end":
+		return fmt.Sprint(s.l.NativeEnd(num(d, "pend", 0)))
 	case "endoffset":
 		return s.endOffset(d)
 	case "fetch":
@@ -230,7 +232,6 @@ func (s *scenario) recover(t *testing.T, d *datadriven.TestData) string {
 	in := RecoverInput{
 		PStart: num(d, "pstart", 0), PEnd: num(d, "pend", 0), LeaderEpoch: int32(num(d, "pe", 0)),
 		Unsure: d.HasArg("unsure"), UnsureBase: num(d, "unsure", 0), MayLand: d.HasArg("mayland"), CleanedBelow: num(d, "cleaned", 0),
-		NativeWhole: d.HasArg("whole"),
 	}
 	if d.HasArg("cp-p") {
 		v := num(d, "cp-v", 0)

@@ -118,7 +118,10 @@ func (s *side) lead() int32 { return s.log().Shown(s.k.pe) }
 func (s *side) recovered(pEnd int64) Recovered {
 	in := RecoverInput{PStart: s.k.pStart, PEnd: pEnd, LeaderEpoch: s.k.pe}
 	in.MayLand = s.own == nil || s.own.doubt
-	in.NativeWhole = s.log().Open().Kind == Native && s.log().NativeLost(s.k.leader().epochs, s.k.leader().end()) == nil
+	if l := s.log(); l.Open().Kind == Native && l.NativeLost(s.k.leader().epochs, s.k.leader().end()) == nil {
+		v := l.NativeEnd(pEnd)
+		return Recovered{VEnd: v, Position: v}
+	}
 	r := s.log().Recover(in)
 	for range 200 {
 		from, to, ok := r.Next()

@@ -48,6 +48,15 @@ func (l *Log) NativeLost(broker Chain, pEnd int64) *Repair {
 	return &Repair{P: pEnd, PEpoch: s.PEpoch}
 }
 
+// NativeEnd is the virtual end of a log whose open span is native and of which
+// NativeLost finds nothing lost; pEnd is its physical end. The span's own start
+// is where the log has been at least, whatever retention took below it. Markers
+// of transactions at its end count, as they do for Kafka's own end.
+func (l *Log) NativeEnd(pEnd int64) int64 {
+	s := l.Open()
+	return s.VStart + max(pEnd-s.PStart, 0)
+}
+
 // Repair opens the native span that r asks for, in one ledger write; vEnd is
 // the end of the last live batch below r.P, from a Recovery with PEnd = r.P.
 // Pairs stay: phase two finds the loss by epoch, and it is an unclean election

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
@@ -322,6 +323,63 @@ func TestH1StopRepairsWithoutTheSource(t *testing.T) {
 				require.Equal(t, int64(11), b.rec().Log.Open().VStart, "LMO")
 			})
 		}
+	}
+}
+
+// H1: writes of unknown outcome that landed lie between the generations, where no
+// recovery reads any more once the next one has begun. A stop looks there: if their
+// copy never came, what is shown is copied behind them; else nothing is.
+func TestH1StopLooksBetweenGenerations(t *testing.T) {
+	const v = 4 // of the write
+	for name, c := range map[string]struct {
+		land   int  // so many times it lands, and the answer is lost
+		copied bool // the source lives until its copy has come
+	}{
+		"its copy has not come":           {land: 1},
+		"its copy has not come, two dead": {land: 2},
+		"its copy has come":               {land: 1, copied: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newSite(t, "A"), newSite(t, "B")
+			b.compact = true
+			b.unclean.Store(true) // batches stay apart
+			a.write(2)
+			a.write(2)
+			b.mirrors(a)
+			b.shows(offsets(0, v, 0))
+			landed := 0
+			b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+				s, ok := x.ReadStamp()
+				switch {
+				case !ok || s.V != v || s.Flags&epoch.FlagHidden != 0 || landed == c.land && c.copied:
+					return 0, false
+				case landed == c.land:
+					return kerr.NotEnoughReplicas.Code, true
+				}
+				landed++
+				x = append(protocol.Batch(nil), x...)
+				x.SetBase(l.end(), l.epoch)
+				l.append(x)
+				return -1, true // the connection breaks
+			})
+			a.write(2)
+			b.meta()
+			if c.copied {
+				b.shows(offsets(0, v+2, 0))
+			} else {
+				eventually(t, "the last generation", func() bool { return b.end() == v+2*int64(c.land) && b.part().Log.Open().PStart == b.end() })
+			}
+			before := b.content()
+			a.phys.close()
+			b.stopped()
+			require.Equal(t, before, b.content())
+			require.Empty(t, b.deadBehind())
+			rebuilt := false
+			for _, r := range b.store.written() {
+				rebuilt = rebuilt || r.Shadow != nil
+			}
+			require.Equal(t, !c.copied, rebuilt)
+		})
 	}
 }
 

@@ -152,19 +152,12 @@ func (p *Partition) localLog(ctx context.Context, c *kconn.Conn, l *epoch.Log, d
 	if out.Broker, err = p.nativeChain(ctx, c, o, dst, ph); err != nil {
 		return nil, err
 	}
-	out.VEnd = nativeEnd(l, ph.end)
+	out.VEnd = l.NativeEnd(ph.end)
 	out.LSO, out.LiveNative = out.VEnd, liveNative(l, ph)
 	if out.LSOBehind {
 		out.LSO, err = p.virtualAt(ctx, c, l, dst, ph, stable)
 	}
 	return out, err
-}
-
-// nativeEnd is the virtual end of a log whose open span is native. Markers of
-// transactions at its end count, as they do for Kafka's own end.
-func nativeEnd(l *epoch.Log, end int64) int64 {
-	o := l.Open()
-	return o.VStart + max(end-o.PStart, 0)
 }
 
 // liveNative tells whether a native span still holds records.
@@ -194,7 +187,7 @@ func (p *Partition) virtualAt(ctx context.Context, c *kconn.Conn, l *epoch.Log, 
 		return l.Spans[0].VStart, nil
 	}
 	s := &l.Spans[i]
-	limit, to := nativeEnd(l, ph.end), ph.end
+	limit, to := l.NativeEnd(ph.end), ph.end
 	if i+1 < len(l.Spans) {
 		limit, to = l.Spans[i+1].VStart, l.Spans[i+1].PStart
 	}

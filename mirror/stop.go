@@ -90,7 +90,8 @@ func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 	m := p.memory()
 	p.mu.Unlock()
 	cp := p.usable(rec)
-	return p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
+	var lost *epoch.Repair
+	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
 		ph, err := p.readEnds(ctx, c, dst, l, m, cp)
 		if err != nil {
 			return err
@@ -100,7 +101,10 @@ func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 			if r.Broker, err = p.nativeChain(ctx, c, l.Open(), dst, ph); err != nil {
 				return err
 			}
-			v := nativeEnd(l, ph.end)
+			if lost = l.NativeLost(r.Broker, ph.end); lost != nil {
+				return nil
+			}
+			v := l.NativeEnd(ph.end)
 			r.Recovered = epoch.Recovered{VEnd: v, Position: v}
 		} else if r.Recovered, _, err = p.reread(ctx, c, l, dst, ph, cp, m); err != nil {
 			return err
@@ -112,6 +116,10 @@ func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 		st.Read = r
 		return nil
 	})
+	if err != nil || lost == nil {
+		return err
+	}
+	return p.repair(ctx, rec, dst, *lost) // H4; then it is read again
 }
 
 // givenUp looks at what lies between the live end of each closed generation and

@@ -260,6 +260,27 @@ func TestF1StopBeforeTheCut(t *testing.T) {
 	require.Equal(t, n, b.shownEpoch())
 }
 
+// F1, H4: a stop before phase one's cut that has to open a span of its own, as the
+// epoch shown is above the native span's, when the destination has lost that
+// span's beginning meanwhile: nothing is left out in front of the new one.
+func TestH4StopBeforeTheCutAfterALoss(t *testing.T) {
+	_, b := examples(t)
+	pairs := b.stopped().Pairs
+	b.write(2)
+	require.Equal(t, "0(0) 1(1) 2(2) 3(2)", b.dump())
+	b.stop()
+	rec := *b.rec()
+	rec.State, rec.Desired, rec.Log.Bump, rec.StateEpoch = epoch.StateStopping, epoch.StateStopped, rec.Log.Bump+5, rec.StateEpoch+1
+	require.NoError(t, b.store.Put(t.Context(), &rec))
+	b.phys.with("t", 0, func(l *fakeLog) { l.truncate(1); l.epoch++ })
+	b.run()
+	b.is(epoch.StateStopped)
+	require.Equal(t, pairs, b.rec().Pairs, "no pair of a start that did not cut")
+	require.NoError(t, b.rec().Log.Validate())
+	b.write(1)
+	require.Equal(t, fmt.Sprintf("0(0) 1(%d)", b.shownEpoch()), b.dump())
+}
+
 // F2: epochs that were cut are not used again.
 func TestF2EpochsNeverReused(t *testing.T) {
 	a, b := examples(t)
