@@ -36,6 +36,7 @@ const (
 	ReasonUnknownSNI                             // a TLS hello without a server name, or with one that is not the listener's
 	ReasonBadProxyHeader                         // a PROXY protocol header that is broken, missing where required, or not expected
 	ReasonMemory                                 // it held memory for too long while others waited for some (limits.proxy_memory)
+	ReasonMaxAge                                 // it was open for limits.max_connection_age
 	ReasonInternal                               // a fault of Lockstep
 	numReasons
 )
@@ -44,7 +45,7 @@ var reasonWords = [numReasons]string{
 	"client_eof", "broker_eof", "frame_too_large", "bad_frame", "looks_like_tls", "looks_like_http", "unknown_api",
 	"slow_consumer", "idle", "stalled_frame", "handshake_timeout", "connect_failed", "draining", "acks0_refused",
 	"protocol_error", "view_stale", "max_connections", "max_connections_per_ip", "looks_like_plaintext", "tls_handshake",
-	"unknown_sni", "bad_proxy_header", "memory", "internal",
+	"unknown_sni", "bad_proxy_header", "memory", "max_age", "internal",
 }
 
 func (r CloseReason) String() string {
@@ -57,7 +58,7 @@ func (r CloseReason) String() string {
 // expected reasons are part of normal life and logged at debug level.
 func (r CloseReason) expected() bool {
 	switch r {
-	case ReasonClientEOF, ReasonBrokerEOF, ReasonIdle, ReasonDraining:
+	case ReasonClientEOF, ReasonBrokerEOF, ReasonIdle, ReasonDraining, ReasonMaxAge:
 		return true
 	}
 	return false

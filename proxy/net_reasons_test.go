@@ -85,9 +85,8 @@ func TestCloseReasons(t *testing.T) {
 			c.ended()
 		}
 	}
-	quick := func(l *Limits) {
-		l.IdleTimeout, l.HandshakeTimeout, l.StalledFrameTimeout = 50*time.Millisecond, 20*time.Millisecond, 30*time.Millisecond
-	}
+	// One short limit at a time: on a busy machine another one would be over first.
+	idle := func(l *Limits) { l.IdleTimeout = 50 * time.Millisecond }
 	rows := [numReasons]struct {
 		limits  func(*Limits)
 		listen  func(*Listener)
@@ -108,27 +107,22 @@ func TestCloseReasons(t *testing.T) {
 		ReasonLooksLikeTLS:  {run: sends([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0, 0, 0, 0, 0})},
 		ReasonLooksLikeHTTP: {run: sends([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))},
 		ReasonUnknownAPI:    {run: sends(frame(8, 9999<<16, 0))},
-		ReasonSlowConsumer: {limits: quick, run: func(t *testing.T, p *Proxy) { // takes nothing
+		ReasonSlowConsumer: {limits: idle, run: func(t *testing.T, p *Proxy) { // takes nothing
 			dialRaw(t, p).send(beat)
 		}, broker: serveFrames(func(protocol.RequestHeader, []byte) []byte { return make([]byte, 32<<20) })},
-		ReasonIdle: {limits: quick, run: func(t *testing.T, p *Proxy) {
-			c := dialRaw(t, p)
-			c.send(beat)
-			c.answer()
-			c.ended()
-		}},
-		ReasonStalledFrame: {limits: func(l *Limits) { quick(l); l.IdleTimeout = 0 }, run: func(t *testing.T, p *Proxy) {
+		ReasonIdle: {limits: idle, run: sends(beat)},
+		ReasonStalledFrame: {limits: func(l *Limits) { l.StalledFrameTimeout = 30 * time.Millisecond }, run: func(t *testing.T, p *Proxy) {
 			// Slow loris: a byte now and then is no progress.
 			c := dialRaw(t, p)
 			c.send(append(beat, request(keyHeartbeat, 0, 2, nil, make([]byte, 60<<10))[:50]...))
-			for {
+			for closedFor(p, ReasonStalledFrame) == 0 {
 				if _, err := c.Write([]byte{0}); err != nil {
 					return
 				}
 				time.Sleep(2 * time.Millisecond)
 			}
 		}},
-		ReasonHandshakeTimeout: {limits: quick, run: func(t *testing.T, p *Proxy) { dialRaw(t, p).ended() }},
+		ReasonHandshakeTimeout: {limits: func(l *Limits) { l.HandshakeTimeout = 20 * time.Millisecond }, run: func(t *testing.T, p *Proxy) { dialRaw(t, p).ended() }},
 		ReasonConnectFailed:    {run: sends(beat), dial: errors.New("no route")},
 		ReasonDraining:         {run: sends(beat), broker: func(c *net.TCPConn) { _, _ = readFrame(c); _, _ = readFrame(c) }},
 		ReasonAcks0Refused:     {run: sends(request(protocol.KeyProduce, 3, 1, nil, []byte{0xff, 0xff, 0, 0}))},
@@ -156,6 +150,7 @@ func TestCloseReasons(t *testing.T) {
 			require.Error(t, tls.Client(dialTCP(t, p.Addr().String()), &tls.Config{RootCAs: ca.Pool, ServerName: "broker-x.lockstep.test"}).Handshake())
 		}},
 		ReasonBadProxyHeader: {run: sends(beat), listen: func(l *Listener) { l.ProxyProtocol = ProxyRequired }},
+		ReasonMaxAge:         {run: sends(beat), limits: func(l *Limits) { l.MaxAge = 200 * time.Millisecond }},
 		ReasonInternal:       {run: sends(request(protocol.KeyListOffsets, 1, 1, nil, nil))},
 		ReasonMemory: {handler: asksWhole(), limits: func(l *Limits) { l.Memory = 32 << 20 }, run: func(t *testing.T, p *Proxy) {
 			for range 2 { // the second one waits for the first

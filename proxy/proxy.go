@@ -66,6 +66,7 @@ type Limits struct {
 	IdleTimeout         time.Duration // 10 min
 	HandshakeTimeout    time.Duration // 10 s: first request, and reaching the broker
 	StalledFrameTimeout time.Duration // 30 s: within this time a request that was begun makes progress
+	MaxAge              time.Duration // none: how long a connection may be open (age.go)
 	DrainDelay          time.Duration // none: from the end of Run's context to the end of accepting
 	DrainTimeout        time.Duration // 30 s; negative: none
 }

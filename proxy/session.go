@@ -47,6 +47,8 @@ type session struct {
 	clientFull   bool  // what waits for the client is above the mark
 	upstreamFull bool
 	draining     bool
+	aged         bool    // see age.go
+	ageShare     float64 // of limits.MaxAge
 
 	asked   holding // room for requests that have to be whole
 	answers holding // and for answers
@@ -77,7 +79,7 @@ const prebufferBytes = 64 << 10
 
 // newSession starts a session on the loop; client is not attached yet.
 func (p *Proxy) newSession(l *loop, client netConn, a arrival) {
-	s := &session{p: p, l: l, client: client, ip: a.ip, front: a.front, brokerID: a.brokerID, started: time.Now()}
+	s := &session{p: p, l: l, client: client, ip: a.ip, front: a.front, brokerID: a.brokerID, started: time.Now(), ageShare: randomShare()}
 	s.active = s.started
 	s.log = p.log.With("conn", client.remote())
 	if a.brokerID >= 0 {
@@ -164,9 +166,15 @@ func (s *session) settle() {
 		s.close(ReasonClientEOF, nil)
 		return
 	}
-	if s.draining && quiet && s.fifo.len() == 0 && !s.req.midFrame() {
-		s.close(ReasonDraining, nil)
-		return
+	if quiet && s.fifo.len() == 0 && !s.req.midFrame() {
+		switch {
+		case s.aged && (s.draining || len(s.pending) == 0):
+			s.close(ReasonMaxAge, nil)
+			return
+		case s.draining:
+			s.close(ReasonDraining, nil)
+			return
+		}
 	}
 	s.updateReading()
 }
@@ -336,7 +344,7 @@ func (s *session) dialled(up netConn, err error) {
 // time limit for that.
 func (s *session) watch() {
 	lim := s.p.limits()
-	s.unwatch = s.l.afterFunc(min(lim.HandshakeTimeout, lim.IdleTimeout, lim.StalledFrameTimeout), func() {
+	s.unwatch = s.l.afterFunc(min(lim.HandshakeTimeout, lim.IdleTimeout, lim.StalledFrameTimeout, s.nextAge(lim)), func() {
 		lim, now := s.p.limits(), time.Now()
 		quiet := now.Sub(s.active)
 		waits := s.fifo.len() > 0 || s.x != nil || s.waiting != nil || s.dialing != nil
@@ -352,7 +360,10 @@ func (s *session) watch() {
 		case quiet >= lim.linger() && s.clientGone():
 			s.close(ReasonClientEOF, nil)
 		default:
-			s.watch()
+			s.lookAtAge(lim, now)
+			if !s.closed {
+				s.watch()
+			}
 		}
 	})
 }

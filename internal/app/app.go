@@ -263,6 +263,7 @@ func proxyLimits(l *config.Limits) proxy.Limits {
 		MaxFrameBytes: int(l.MaxFrameBytes), MaxConnections: l.MaxConnections, MaxConnectionsPerIP: l.MaxConnectionsPerIP, MaxInFlight: l.MaxInFlight,
 		Memory: int64(l.ProxyMemory), ClientOutboundMax: int(l.ClientOutboundMax), IdleTimeout: l.IdleTimeout.Std(), HandshakeTimeout: l.HandshakeTimeout.Std(),
 		FetchUpstreamMax: int32(l.FetchUpstreamMaxBytes), StalledFrameTimeout: l.StalledFrameTimeout.Std(), DrainTimeout: l.DrainTimeout.Std(), DrainDelay: l.DrainDelay.Std(),
+		MaxAge: l.MaxConnectionAge.Std(),
 	}
 	if p.DrainTimeout == 0 {
 		p.DrainTimeout = -1

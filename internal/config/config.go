@@ -191,6 +191,7 @@ type Limits struct {
 	IdleTimeout           Duration `yaml:"idle_timeout" doc:"A client connection without traffic is closed after this time."`
 	StalledFrameTimeout   Duration `yaml:"stalled_frame_timeout" doc:"A client that has begun a request must send the rest of it, or 64 KiB, within each such time."`
 	HandshakeTimeout      Duration `yaml:"handshake_timeout" doc:"Time for a new connection's first request, and for reaching the broker while Lockstep knows none yet or addresses do not answer."`
+	MaxConnectionAge      Duration `yaml:"max_connection_age" doc:"A client connection is closed in order, between its requests, when it is 80 to 100 % of this old (each one's share is random), so that clients spread over instances that came later. 0: never."`
 	DrainTimeout          Duration `yaml:"drain_timeout" doc:"On SIGTERM: time over which client connections are closed once their requests are answered; fewer than some hundred are closed sooner, 50 ms for each."`
 	DrainDelay            Duration `yaml:"drain_delay" doc:"On SIGTERM: time during which clients are still accepted while /readyz says no already, so that a load balancer notices first. 0: none."`
 }

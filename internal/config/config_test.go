@@ -143,6 +143,7 @@ func TestBadFiles(t *testing.T) {
 		{"not YAML", "listeners:", "listeners: [", "line "},
 		{"key twice", "mirrors:", "destination: {}\nmirrors:", "line 6: destination: mapping key \"destination\" already defined"},
 		{"limit too small", "mirrors:", "limits: {mirror_memory: 1KiB}\nmirrors:", "line 6: limits.mirror_memory: is below the least"},
+		{"connections too short", "mirrors:", "limits: {max_connection_age: 9s}\nmirrors:", "line 6: limits.max_connection_age: 9s is below 10s"},
 		{"limit above the protocol's", "mirrors:", "limits: {max_frame_bytes: 2GiB}\nmirrors:", "line 6: limits.max_frame_bytes: 2GiB is more than"},
 		{"limit that would wrap to nothing", "mirrors:", "limits: {fetch_upstream_max_bytes: 4GiB}\nmirrors:", "line 6: limits.fetch_upstream_max_bytes: 4GiB is more than"},
 		{"a list for a string", "127.0.0.1:19092", "[a, b]", "line 2: address:"},

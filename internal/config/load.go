@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -179,6 +180,9 @@ func checkEndpoint(key string, bootstrap []string, t TLS, s SASL, bad report) {
 	s.check(key+".sasl", bad)
 }
 
+// minConnectionAge is the least limits.max_connection_age.
+const minConnectionAge = Duration(10 * time.Second)
+
 // maxWire is the largest size in Kafka's protocol.
 const maxWire = math.MaxInt32
 
@@ -265,6 +269,9 @@ func (l *Limits) check(bad report) {
 		if v.have < v.least {
 			bad("limits."+key, "is below the least that works (%d)", v.least)
 		}
+	}
+	if l.MaxConnectionAge != 0 && l.MaxConnectionAge < minConnectionAge {
+		bad("limits.max_connection_age", "%s is below %s: clients would do little but connect; 0 is no limit", l.MaxConnectionAge, minConnectionAge)
 	}
 	for key, v := range map[string]Bytes{
 		"max_frame_bytes": l.MaxFrameBytes, "client_outbound_max": l.ClientOutboundMax, "fetch_upstream_max_bytes": l.FetchUpstreamMaxBytes,

@@ -1,0 +1,263 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/protocol"
+)
+
+// PX-095: a connection that is older than its share of limits.MaxAge is closed
+// between two requests: what is under way is answered first, what is idle ends at
+// once, and no request is left without its answer. One that always has something
+// under way begins no further request after limits.DrainTimeout.
+func TestMaxAge(t *testing.T) {
+	leakCheck(t)
+	asked, answer := make(chan struct{}, 100), make(chan struct{})
+	p := testProxy(t, scriptedBroker(t, serveFrames(func(h protocol.RequestHeader, frame []byte) []byte {
+		if h.CorrelationID == 1 {
+			asked <- struct{}{}
+			<-answer
+		}
+		return sumOf(frame)
+	})), func(o *Options) { o.Limits.DrainTimeout = time.Hour })
+	aged := func(n int) func() bool { // of the open sessions, once all have been looked at
+		return func() bool { return count(p, func(s *session) bool { return s.aged }) == n }
+	}
+	idle, waits, busy := dialRaw(t, p), dialRaw(t, p), dialRaw(t, p)
+	idle.send(request(keyHeartbeat, 0, 2, nil, nil))
+	idle.answer()
+	for _, c := range []*rawClient{waits, busy} {
+		c.send(request(keyHeartbeat, 0, 1, nil, nil))
+		<-asked
+	}
+	eventually(t, "three sessions", func() bool { return p.open.Load() == 3 })
+	setAge(p, time.Millisecond)
+	require.Empty(t, idle.ended())
+	eventually(t, "only the idle one ends", aged(2))
+	require.Equal(t, 1, closedFor(p, ReasonMaxAge))
+
+	// A request begun before the answer to the last one keeps the session.
+	busy.send(request(keyHeartbeat, 0, 3, nil, nil))
+	eventually(t, "the broker's turn", func() bool { return count(p, func(s *session) bool { return s.fifo.len() == 2 }) == 1 })
+	answer <- struct{}{}
+	answer <- struct{}{}
+	for _, c := range []*rawClient{waits, busy} {
+		corr, _ := c.answer()
+		require.EqualValues(t, 1, corr)
+	}
+	corr, _ := busy.answer()
+	require.EqualValues(t, 3, corr)
+	require.Empty(t, waits.ended())
+	require.Empty(t, busy.ended())
+	eventually(t, "reason", func() bool { return closedFor(p, ReasonMaxAge) == 3 })
+
+	// Never a moment without a request.
+	setAge(p, 0)
+	never := dialRaw(t, p)
+	never.send(request(keyHeartbeat, 0, 1, nil, nil))
+	<-asked
+	p.SetLimits(Limits{MaxAge: time.Millisecond, DrainTimeout: -1})
+	touch(p)
+	eventually(t, "draining", func() bool { return count(p, func(s *session) bool { return s.draining }) == 1 })
+	never.send(request(keyHeartbeat, 0, 4, nil, nil))
+	eventually(t, "waits", func() bool { return count(p, func(s *session) bool { return len(s.pending) > 0 }) == 1 })
+	answer <- struct{}{}
+	corr, _ = never.answer()
+	require.EqualValues(t, 1, corr)
+	require.Empty(t, never.ended(), "it begins another request")
+	eventually(t, "reason", func() bool { return closedFor(p, ReasonMaxAge) == 4 })
+}
+
+// setAge changes the limit and has every session look at it.
+func setAge(p *Proxy, age time.Duration) {
+	lim := *p.limits()
+	lim.MaxAge = age
+	p.SetLimits(lim)
+	touch(p)
+}
+
+func touch(p *Proxy) {
+	eachSession(p, func(s *session) { s.lookAtAge(s.p.limits(), time.Now()) })
+}
+
+// eachSession runs f on every session's loop and waits.
+func eachSession(p *Proxy, f func(s *session)) {
+	for _, l := range p.engine.loops {
+		done := make(chan struct{})
+		if l.post(func() {
+			defer close(done)
+			for s := range l.sessions {
+				f(s)
+			}
+		}) {
+			<-done
+		}
+	}
+}
+
+func count(p *Proxy, is func(s *session) bool) (n int) {
+	eachSession(p, func(s *session) {
+		if is(s) {
+			n++
+		}
+	})
+	return n
+}
+
+// PX-095: connections that began together don't end together.
+func TestAgeShares(t *testing.T) {
+	var quarters [4]int
+	for range 4000 {
+		share := randomShare()
+		require.Greater(t, share, 1-ageSpread)
+		require.LessOrEqual(t, share, 1.0)
+		quarters[min(3, int((1-share)/ageSpread*4))]++
+	}
+	for _, n := range quarters {
+		require.Greater(t, n, 500)
+	}
+}
+
+// PX-095: an instance that joins behind a load balancer gets its part of the
+// clients that were there before, none of which sees more than a reconnect
+// between two requests.
+func TestMaxAgeSpreadsClients(t *testing.T) {
+	leakCheck(t)
+	broker := scriptedBroker(t, serveFrames(sumAnswer))
+	start := func() *Proxy {
+		return testProxy(t, broker, func(o *Options) { o.Limits.MaxAge = 300 * time.Millisecond })
+	}
+	first := start()
+	balancer := newBalancer(t, first.Addr().String())
+	const clients = 20
+	var (
+		wg   sync.WaitGroup
+		stop = make(chan struct{})
+		errs = make(chan error, clients)
+	)
+	for range clients {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := beatUntilClosed(balancer.Addr().String(), stop); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	eventually(t, "all are at the first", func() bool { return first.open.Load() == clients })
+	second := start()
+	balancer.add(second.Addr().String())
+	eventually(t, "the second has its part", func() bool {
+		return second.open.Load() >= clients/4 && first.open.Load() >= clients/4
+	})
+	close(stop)
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(t, err)
+	}
+	require.Positive(t, closedFor(first, ReasonMaxAge))
+}
+
+// beatUntilClosed asks again and again until the connection ends, which it may
+// only do in place of an answer's first byte.
+func beatUntilClosed(addr string, stop chan struct{}) error {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(testPatience)); err != nil {
+		return err
+	}
+	for i := int32(1); ; i++ {
+		select {
+		case <-stop:
+			return nil
+		case <-time.After(time.Millisecond):
+		}
+		if _, err := c.Write(request(keyHeartbeat, 0, i, nil, nil)); err != nil {
+			return nil // closed meanwhile
+		}
+		var size [4]byte
+		if n, err := io.ReadFull(c, size[:]); err != nil {
+			if n > 0 {
+				return err
+			}
+			return nil
+		}
+		if _, err := io.CopyN(io.Discard, c, int64(binary.BigEndian.Uint32(size[:]))); err != nil {
+			return err
+		}
+	}
+}
+
+// balancer gives each new connection to the next of its targets.
+type balancer struct {
+	net.Listener
+	mu      sync.Mutex
+	targets []string
+	next    int
+}
+
+func newBalancer(t *testing.T, target string) *balancer {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	b := &balancer{Listener: ln, targets: []string{target}}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { b.relay(c.(*net.TCPConn)) })
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		wg.Wait()
+	})
+	return b
+}
+
+func (b *balancer) add(target string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.targets = append(b.targets, target)
+}
+
+func (b *balancer) relay(c *net.TCPConn) {
+	defer c.Close()
+	b.mu.Lock()
+	b.next++
+	target := b.targets[b.next%len(b.targets)]
+	b.mu.Unlock()
+	up, err := net.Dial("tcp", target)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(up, c)
+		_ = up.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.Copy(c, up)
+	c.Close()
+	<-done
+}
