@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -13,59 +14,63 @@ import (
 )
 
 // endTxns ends the transactions that are open in a partition of the
-// destination (hazard H9): each that a coordinator knows by InitProducerId on
+// destination (hazard H9): each that a coordinator will end by InitProducerId on
 // its transactional id, which fences its producer as its own restart would; a
-// hanging one, that none knows, by an abort marker.
+// hanging one, which no coordinator counts as open there (its producer id may
+// well be known), by an abort marker.
 func (m *Manager) endTxns(ctx context.Context, topic string, partition int32) error {
-	set := kadm.TopicsSet{}
-	set.Add(topic, partition)
-	described, err := m.admin.DescribeProducers(ctx, set)
-	if err != nil {
-		return fmt.Errorf("describe the producers of %s-%d on the destination: %w", topic, partition, err)
+	k := partKey{topic, partition}
+	open, err := m.openTxns(ctx, k)
+	if err != nil || len(open) == 0 {
+		return err
 	}
-	var open []kadm.DescribedProducer
-	for _, t := range described {
-		for _, p := range t.Partitions {
-			if p.Err != nil {
-				return fmt.Errorf("describe the producers of %s-%d on the destination (needs Read on the topic): %w", topic, partition, p.Err)
-			}
-			for _, x := range p.ActiveProducers {
-				if x.CurrentTxnStartOffset >= 0 {
-					open = append(open, x)
-				}
-			}
-		}
-	}
-	if len(open) == 0 {
-		return nil
-	}
-	ids := make([]int64, 0, len(open))
+	ids := map[int64]bool{}
 	for _, x := range open {
-		ids = append(ids, x.ProducerID)
+		ids[x.ProducerID] = true
 	}
-	known, err := m.admin.ListTransactions(ctx, ids, nil)
+	known, err := coordinated(ctx, m.admin, ids)
 	if err != nil {
-		return fmt.Errorf("list transactions on the destination (needs Describe on transactional ids): %w", err)
+		return fmt.Errorf("%s-%d on the destination: %w (needs Describe on transactional ids)", topic, partition, err)
 	}
-	names := map[int64]string{}
-	for _, t := range known {
-		names[t.ProducerID] = t.TxnID
-	}
+	var still []openProducer // once more: one that has ended meanwhile looks like a hanging one
 	var errs []error
 	for _, x := range open {
-		name, ok := names[x.ProducerID]
-		if ok {
-			err = m.fence(ctx, name)
+		d, ok := known[x.ProducerID]
+		hanging := !ok || !inTxn(d, x)
+		if hanging {
+			if still == nil {
+				if still, err = m.openTxns(ctx, k); err != nil {
+					return err
+				}
+			}
+			if !slices.ContainsFunc(still, x.same) {
+				continue
+			}
+			err = m.abortMarker(ctx, x)
 		} else {
-			err = m.abortMarker(ctx, x, set)
+			err = m.fence(ctx, d.TxnID)
 		}
 		m.log.Info("ended an open transaction", "topic", topic, "partition", partition, "producer_id", x.ProducerID,
-			"transactional_id", name, "hanging", !ok, "offset", x.CurrentTxnStartOffset, "err", err)
+			"transactional_id", d.TxnID, "hanging", hanging, "offset", x.CurrentTxnStartOffset, "err", err)
 		if err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// openTxns are the producers whose transactions are open in a partition of the
+// destination.
+func (m *Manager) openTxns(ctx context.Context, k partKey) ([]openProducer, error) {
+	open, failed := describeOpen(ctx, m.client, []*Partition{{topic: k.topic, partition: k.partition}})
+	if err := failed[k]; err != nil {
+		return nil, fmt.Errorf("%s-%d on the destination: %w", k.topic, k.partition, err)
+	}
+	return open[k], nil
+}
+
+func (x openProducer) same(o openProducer) bool {
+	return x.ProducerID == o.ProducerID && x.ProducerEpoch == o.ProducerEpoch && x.CurrentTxnStartOffset == o.CurrentTxnStartOffset
 }
 
 // fence takes a transactional id over, which ends its transaction.
@@ -87,9 +92,11 @@ func (m *Manager) fence(ctx context.Context, id string) error {
 	return nil
 }
 
-func (m *Manager) abortMarker(ctx context.Context, x kadm.DescribedProducer, set kadm.TopicsSet) error {
+func (m *Manager) abortMarker(ctx context.Context, x openProducer) error {
+	set := kadm.TopicsSet{}
+	set.Add(x.topic, x.partition)
 	rs, err := m.admin.WriteTxnMarkers(ctx, kadm.TxnMarkers{
-		ProducerID: x.ProducerID, ProducerEpoch: x.ProducerEpoch, CoordinatorEpoch: max(x.CoordinatorEpoch, 0), Topics: set,
+		ProducerID: x.ProducerID, ProducerEpoch: int16(x.ProducerEpoch), CoordinatorEpoch: max(x.CoordinatorEpoch, 0), Topics: set,
 	})
 	if err != nil {
 		return fmt.Errorf("abort a hanging transaction of producer id %d (needs ClusterAction): %w", x.ProducerID, err)

@@ -184,7 +184,7 @@ func describeOpen(ctx context.Context, cl *kgo.Client, held []*Partition) (open 
 	return open, failed
 }
 
-// coordinated are the transactions that the source's coordinators know of these
+// coordinated are the transactions that a cluster's coordinators know of these
 // producer ids.
 func coordinated(ctx context.Context, adm *kadm.Client, ids map[int64]bool) (map[int64]kadm.DescribedTransaction, error) {
 	out := map[int64]kadm.DescribedTransaction{}

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
+	"math"
 )
 
 // Places of the fields of a v2 record batch (Kafka's DefaultRecordBatch). The
@@ -132,6 +134,21 @@ func NextBatch(b []byte) (Batch, []byte, error) {
 		return nil, b, fmt.Errorf("%w: %d records in %d offsets", ErrCorruptBatch, n, int64(last)+1)
 	}
 	return batch, b[size:], nil
+}
+
+// HoleBatch is a batch without records in place of offsets [v, end), as Kafka's
+// cleaner leaves them: a reader goes on at end.
+func HoleBatch(v, end int64, epoch int32) Batch {
+	b := make(Batch, BatchHeaderSize)
+	b.SetBase(v, epoch)
+	b.putInt32(offLength, BatchHeaderSize-sizePrefix)
+	b[offMagic] = magicV2
+	b.putInt32(offLastOffsetDelta, int32(min(end-v, math.MaxInt32)-1))
+	b.putInt64(offBaseTimestamp, -1)
+	b.putInt64(offMaxTimestamp, -1)
+	b.putProducer(-1, -1, -1)
+	binary.BigEndian.PutUint32(b[offCRC:], crc32.Checksum(b[offAttributes:], crcTable))
+	return b
 }
 
 // BaseOffset is the offset of the batch's first record (kept by the cleaner

@@ -46,6 +46,9 @@ type cursor struct {
 	// span is whole (native.go).
 	sound time.Time
 	bump  int32 // of the log it was used with last
+	// hole is the offset in front of the open native span from which the client
+	// was last sent on to its start, -1: it has asked for another since.
+	hole int64
 }
 
 // mark says: who wants v reads on at p, and the chain of batches stands there at
@@ -119,7 +122,7 @@ func (c *cursor) advance(m mark) {
 // forget drops what is known, not the isolation alarm.
 func (c *cursor) forget() {
 	c.lose()
-	c.seen, c.sound = -1, time.Time{}
+	c.seen, c.hole, c.sound = -1, -1, time.Time{}
 }
 
 // lose drops where to read on.

@@ -111,6 +111,49 @@ func TestH10LeaseAtTheAnswer(t *testing.T) {
 	require.Equal(t, end, h.part.end())
 }
 
+// H11, TX-07: the source's log ended in a marker and aborted records, and was
+// stopped there: the end is LMO, and whoever stands in front of it is sent on to
+// it by a batch without records, once.
+func TestH11HoleInFrontOfTheNativeSpan(t *testing.T) {
+	b, h := chainBench(t)
+	h.foreign(2)
+	h.stop(3, 100) // behind v12..14
+	h.show(b)
+	at := func(offset int64) kmsg.FetchResponseTopicPartition {
+		q := fetchOne(12, "m", [16]byte{}, offset, 1000)
+		q.MaxWaitMillis = 0
+		p := respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0]
+		require.Zero(t, p.ErrorCode)
+		require.EqualValues(t, 15, p.HighWatermark)
+		require.EqualValues(t, 15, p.LastStableOffset)
+		return p
+	}
+	for _, offset := range []int64{12, 14, 12} {
+		x, rest, err := protocol.NextBatch(at(offset).RecordBatches)
+		require.NoError(t, err)
+		require.Empty(t, rest)
+		require.True(t, x.CheckCRC())
+		require.Equal(t, []int64{offset, 15, 0, 7, -1, 0}, []int64{
+			x.BaseOffset(), x.NextOffset(), int64(x.NumRecords()), int64(x.PartitionLeaderEpoch()), x.ProducerID(), int64(x.Attributes()),
+		})
+		require.Empty(t, at(offset).RecordBatches, "a client that stays there doesn't ask all the time")
+		require.Empty(t, at(offset).RecordBatches)
+	}
+	require.Empty(t, at(15).RecordBatches, "the end")
+	recs, next := readBatches(t, at(10).RecordBatches)
+	require.EqualValues(t, 12, next, "what is left of the source's log")
+	require.Len(t, recs, 3)
+
+	h.write(2, -1, false)
+	h.show(b)
+	for _, offset := range []int64{12, 13, 15} {
+		p := respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, offset, 1000)).Topics[0].Partitions[0]
+		recs, _ := readBatches(t, p.RecordBatches)
+		require.Len(t, recs, 2)
+		require.EqualValues(t, 15, recs[0].v)
+	}
+}
+
 // H4, F5: an election costs one look-up when nothing was lost below the native
 // span; when something was, nobody is told anything but to come again, until the
 // owner has ruled.

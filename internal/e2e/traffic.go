@@ -35,18 +35,13 @@ func StartTraffic(t testing.TB, c *testkafka.Cluster, topic string, partitions i
 	if err != nil {
 		t.Fatal(err)
 	}
-	txn, err := trafficClient(c, kgo.TransactionalID(topic+"-traffic"), kgo.TransactionTimeout(30*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
 	w.wg.Add(2)
 	go func() { defer w.wg.Done(); w.fail(w.plain(ctx, plain)) }()
-	go func() { defer w.wg.Done(); w.fail(w.transactions(ctx, txn)) }()
+	go func() { defer w.wg.Done(); w.fail(w.transactions(ctx)) }()
 	t.Cleanup(func() {
 		cancel()
 		w.wg.Wait()
 		plain.Close()
-		txn.Close()
 	})
 	return w
 }
@@ -123,24 +118,45 @@ func (w *Traffic) plain(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-func (w *Traffic) transactions(ctx context.Context, cl *kgo.Client) error {
-	for i := 0; w.wait(ctx, 50*time.Millisecond); i++ {
-		if err := cl.BeginTransaction(); err != nil {
+// transactions writes some until ctx ends. kgo can't go on with a producer id after some errors (a coordinator that no
+// metadata lists, while brokers restart): then the next client has the same transactional id, like an application that
+// is restarted, and aborts what is open.
+func (w *Traffic) transactions(ctx context.Context) error {
+	for round, failed := 0, 0; ctx.Err() == nil; {
+		cl, err := trafficClient(w.cluster, kgo.TransactionalID(w.topic+"-traffic"), kgo.TransactionTimeout(30*time.Second))
+		if err != nil {
 			return err
 		}
+		was := round
+		err = w.transact(ctx, cl, &round)
+		cl.Close()
+		if failed++; round > was {
+			failed = 0
+		}
+		if err != nil && failed > 10 {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Traffic) transact(ctx context.Context, cl *kgo.Client, round *int) error {
+	for ; w.wait(ctx, 50*time.Millisecond); *round++ {
+		if err := cl.BeginTransaction(); err != nil {
+			return fmt.Errorf("begin of transaction %d: %w", *round, err)
+		}
 		how := kgo.TryCommit
-		if i%3 == 0 {
+		if *round%3 == 0 {
 			how = kgo.TryAbort
 		}
-		err := w.send(cl, i, 2, "txn")
-		if err != nil { // a broker restart may fail a transaction: abort it
+		if err := w.send(cl, *round, 2, "txn"); err != nil { // a broker restart may fail a transaction: abort it
 			how = kgo.TryAbort
 		}
 		end, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		err = cl.EndTransaction(end, how)
+		err := cl.EndTransaction(end, how)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("end of transaction %d: %w", i, err)
+			return fmt.Errorf("end of transaction %d: %w", *round, err)
 		}
 	}
 	return nil
