@@ -135,6 +135,7 @@ type laneKey struct {
 type Engine struct {
 	EngineOptions
 	src, dst *connPool
+	ends     struct{ src, dst *endLooks }
 	slow     *slowPool
 
 	mu       sync.Mutex
@@ -188,6 +189,7 @@ func NewEngine(o EngineOptions) *Engine {
 		writers:       map[laneKey]*writer{},
 	}
 	e.src, e.dst = newConnPool(o.Source), newConnPool(o.Dest)
+	e.ends.src, e.ends.dst = newEndLooks(e.src), newEndLooks(e.dst)
 	e.slow = newSlowPool()
 	return e
 }
@@ -292,7 +294,11 @@ func (e *Engine) Add(s Spec) *Partition {
 	e.parts[k] = p
 	p.stop = e.spawn(p.run)
 	p.setSource(e.source.leader(s.Topic, s.Partition), e.source.sure(s.Topic))
-	p.setDest(e.dest.leader(s.Topic, s.Partition))
+	d := e.dest.leader(s.Topic, s.Partition)
+	p.setDest(d)
+	if !d.known { // its topic is new
+		e.RefreshDest()
+	}
 	e.routeSoon()
 	return p
 }

@@ -262,6 +262,12 @@ func (p *Partition) mirroring(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.goOn()
+	return nil
+}
+
+// goOn takes up work once the ledger says MIRRORING.
+func (p *Partition) goOn() {
 	p.mu.Lock()
 	next := p.pending
 	p.enter("take-over")
@@ -270,5 +276,4 @@ func (p *Partition) mirroring(ctx context.Context) error {
 		p.resume(next.dst, true, next.t, next.cp)
 		p.kick()
 	}
-	return nil
 }

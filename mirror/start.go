@@ -100,6 +100,15 @@ func (p *Partition) alignFailed(al *epoch.Alignment, step epoch.AlignStep) error
 
 // alignLocal reads the destination's own log, with the gate closed.
 func (p *Partition) alignLocal(ctx context.Context, al *epoch.Alignment, rec *ledger.Record, dst leader) error {
+	if rec.Log.Open() == nil {
+		switch end, err := p.eng.ends.dst.look(ctx, dst.addr, partKey{p.topic, p.partition}, dst.epoch, tsLatest); {
+		case err != nil:
+			return err
+		case end == 0: // nothing has ever been written
+			al.Local = &epoch.LocalLog{PEpoch: dst.epoch}
+			return nil
+		}
+	}
 	var local *epoch.LocalLog
 	var adopt *epoch.Log
 	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
@@ -285,24 +294,17 @@ func (p *Partition) bisect(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst
 }
 
 // alignCut is phase one's cut, one ledger write. The state stays LOG_ALIGNMENT
-// until the instances have taken it in.
+// until the instances have taken it in, if there was anything to cut.
 func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoch.AlignStep, src, dst leader) error {
 	if src.broker < 0 {
 		return errors.New("the source partition has no leader")
 	}
-	var start int64
-	err := p.eng.src.with(ctx, src.addr, func(c *kconn.Conn) (err error) {
-		start, err = listOffset(ctx, c, p.topic, p.partition, src.epoch, tsEarliest)
-		return err
-	})
+	k := partKey{p.topic, p.partition}
+	start, err := p.eng.ends.src.look(ctx, src.addr, k, src.epoch, tsEarliest)
 	if err != nil {
 		return err
 	}
-	var end int64
-	err = p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) (err error) {
-		end, err = listOffset(ctx, c, p.topic, p.partition, dst.epoch, tsLatest)
-		return err
-	})
+	end, err := p.eng.ends.dst.look(ctx, dst.addr, k, dst.epoch, tsLatest)
 	if err != nil {
 		return err
 	}
@@ -329,7 +331,13 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 		b.Log = b.Log.AdvanceStart(min(start, b.Log.Open().VStart))
 	}
 	b.Log = p.raised(b.Log, src.epoch, dst.epoch)
+	// Of a log in which nothing was ever written no instance has shown anything
+	// that the cut could take away: nobody is waited for.
 	b.State = epoch.StateLogAlignment
+	untouched := al.Book.Log.Open() == nil && end == 0 && !step.Shadow
+	if untouched {
+		b.State = epoch.StateMirroring
+	}
 	o := b.Log.Open()
 	t := tail{vEnd: min(al.Local.VEnd, o.VStart), chainEnd: o.VStart, p: o.PStart, position: max(o.VStart, b.Log.Start), epoch: b.Log.Chain.Newest(), gen: -1}
 	if anew {
@@ -367,5 +375,8 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 	p.live.Forget(0)
 	p.pending = &resumption{dst: dst, t: t}
 	p.mu.Unlock()
+	if untouched {
+		p.goOn()
+	}
 	return nil
 }
