@@ -138,13 +138,14 @@ func (l *fakeLog) truncate(to int64) {
 // fakeBroker speaks just enough of the protocol for an engine, on real sockets,
 // and can be told to misbehave. One serves any number of partitions.
 type fakeBroker struct {
-	t    *testing.T
-	ln   net.Listener
-	wg   sync.WaitGroup
-	id   ledger.ID
-	mu   sync.Mutex
-	logs map[partKey]*fakeLog
-	open map[net.Conn]bool
+	t      *testing.T
+	ln     net.Listener
+	wg     sync.WaitGroup
+	id     ledger.ID
+	mu     sync.Mutex
+	logs   map[partKey]*fakeLog
+	open   map[net.Conn]bool
+	onList func(*kmsg.ListOffsetsRequest) error // called without mu; an error hangs up
 	// onProduce may answer for a partition itself: code -1 closes the
 	// connection instead of answering. It is called with mu held, before the
 	// append; appended says what it did itself.
@@ -305,6 +306,11 @@ func (b *fakeBroker) handle(req kmsg.Request) (kmsg.Response, error) {
 	case *kmsg.FetchRequest:
 		return b.fetch(r)
 	case *kmsg.ListOffsetsRequest:
+		if b.onList != nil {
+			if err := b.onList(r); err != nil {
+				return nil, err
+			}
+		}
 		return b.listOffsets(r), nil
 	case *kmsg.OffsetForLeaderEpochRequest:
 		return b.epochEnd(r), nil

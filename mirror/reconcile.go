@@ -77,37 +77,67 @@ func (s *source) reconcile(ctx context.Context) error {
 	}
 	_ = g.Wait()
 	var starting errgroup.Group
-	starting.SetLimit(ledgerWriters)
-	look := s.m.compactions(ctx)
-	for k, w := range want {
-		if s.engine.Partition(k.topic, k.partition) != nil {
-			continue
-		}
-		starting.Go(func() error {
-			err := s.add(ctx, k, w, look)
-			if err != nil {
-				mu.Lock()
-				errs = append(errs, fmt.Errorf("%s: %w", k, err))
-				mu.Unlock()
-			}
-			return nil
-		})
+	failed := func(k partKey, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, fmt.Errorf("%s: %w", k, err))
 	}
+	look := s.m.compactions(ctx)
+	groups := map[int32]map[partKey]*topicSync{} // by ledger partition: none waits for another
+	idle := map[partKey]bool{}
+	for k, w := range want {
+		switch n := ledger.PartitionOf(k.topic, k.partition); {
+		case s.engine.Partition(k.topic, k.partition) != nil:
+		case w.topic == nil:
+			idle[k] = true
+		case groups[n] == nil:
+			groups[n] = map[partKey]*topicSync{k: w.topic}
+		default:
+			groups[n][k] = w.topic
+		}
+	}
+	for _, group := range groups {
+		starting.Go(func() error { s.add(ctx, group, failed); return nil })
+	}
+	starting.Go(func() error {
+		for k := range idle {
+			if err := s.m.addIdle(s.engine, k, look); err != nil {
+				failed(k, err)
+			}
+		}
+		return nil
+	})
 	_ = starting.Wait()
 	s.poll.refresh()
 	s.m.dest.refresh()
 	return errors.Join(errs...)
 }
 
-func (s *source) add(ctx context.Context, k partKey, w plan, look compactions) error {
-	if w.topic == nil {
-		return s.m.addIdle(s.engine, k, look)
+// add starts partitions whose records are in one ledger partition.
+func (s *source) add(ctx context.Context, group map[partKey]*topicSync, failed func(partKey, error)) {
+	start := func(k partKey) {
+		d := group[k].dest
+		s.engine.Add(Spec{Topic: k.topic, Partition: k.partition, Compacted: d.compacted, KeepsTombs: d.keepsTombs})
 	}
-	if err := s.adopt(ctx, k, w.topic); err != nil {
-		return err
+	var adopted []partKey
+	var records []*ledger.Record
+	for k, t := range group {
+		switch r, err := s.adopt(k, t); {
+		case err != nil:
+			failed(k, err)
+		case r == nil:
+			start(k)
+		default:
+			adopted, records = append(adopted, k), append(records, r)
+		}
 	}
-	s.engine.Add(Spec{Topic: k.topic, Partition: k.partition, Compacted: w.topic.dest.compacted, KeepsTombs: w.topic.dest.keepsTombs})
-	return nil
+	for i, err := range s.m.owned.PutAll(ctx, records) {
+		if err != nil {
+			failed(adopted[i], err)
+			continue
+		}
+		start(adopted[i])
+	}
 }
 
 // addIdle runs a partition that only the ledger knows.
@@ -242,14 +272,10 @@ func (m *Manager) stopAll(ctx context.Context, e *Engine, lps map[int32]bool) {
 // reconcilers is how many topics are looked at, or partitions stopped, at once.
 const reconcilers = 16
 
-// ledgerWriters is how many partitions' records are written at once. They wait
-// more than they work: those of one ledger partition go together.
-const ledgerWriters = 1024
-
-// record writes the first record of a partition, of which nothing is shown
-// until a first generation is in it. A log that holds records already keeps the
+// record is the first record of a partition, of which nothing is shown until a
+// first generation is in it. A log that holds records already keeps the
 // empty lineage, in which pairs of other clusters speak of it.
-func (s *source) record(ctx context.Context, k partKey, t *topicSync) error {
+func (s *source) record(k partKey, t *topicSync) *ledger.Record {
 	id := s.cluster()
 	lineage := newLineage()
 	if t.taken[k.partition] {
@@ -262,30 +288,31 @@ func (s *source) record(ctx context.Context, k partKey, t *topicSync) error {
 	if cmd != nil && cmd.Desired != epoch.StateMirroring {
 		seq = cmd.Seq
 	}
-	return s.m.owned.Put(ctx, &ledger.Record{
+	return &ledger.Record{
 		CommandSeq: seq,
 		Mirror:     s.o.Name, Topic: k.topic, Partition: k.partition,
 		State: epoch.StateLogAlignment, Desired: epoch.StateMirroring, StateEpoch: 1,
 		Lineage: lineage, DiscardLocal: cmd != nil && cmd.DiscardLocal,
 		SourceTopicID: ledger.ID(t.source.ID), SourceCluster: id, Path: []string{id},
-	})
+	}
 }
 
-// adopt binds a partition's record to the destination topic, once.
-func (s *source) adopt(ctx context.Context, k partKey, t *topicSync) error {
+// adopt is the record of a partition bound to the destination topic; nil when
+// it is already.
+func (s *source) adopt(k partKey, t *topicSync) (*ledger.Record, error) {
 	e := s.m.opts.View.Partition(k.topic, k.partition)
 	if e == nil {
-		return errPending
+		return nil, errPending
 	}
 	switch {
 	case e.Record == nil: // can't be read: the engine reports it
-		return nil
+		return nil, nil
 	case !e.Record.TopicID.IsZero() || t.dest.id == (kadm.TopicID{}):
-		return nil
+		return nil, nil
 	}
 	r := e.Record.Next()
 	r.TopicID = ledger.ID(t.dest.id)
-	return s.m.owned.Put(ctx, r)
+	return r, nil
 }
 
 // releaseTime is how long a partition may take to finish what is in flight.

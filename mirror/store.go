@@ -148,6 +148,30 @@ func (o *owned) Put(ctx context.Context, r *ledger.Record) error {
 	return o.write(ctx, n, func() error { return o.writer.Put(ctx, r) })
 }
 
+// PutAll is Put for many records, which go together.
+func (o *owned) PutAll(ctx context.Context, rs []*ledger.Record) []error {
+	errs := make([]error, len(rs))
+	var mine []*ledger.Record
+	var at []int
+	for i, r := range rs {
+		if n := ledger.PartitionOf(r.Topic, r.Partition); !o.has(n) {
+			errs[i] = fmt.Errorf("ledger partition %d: %w", n, ledger.ErrFenced)
+			continue
+		}
+		mine, at = append(mine, r), append(at, i)
+	}
+	for j, err := range o.writer.PutAll(ctx, mine) {
+		switch {
+		case errors.Is(err, ledger.ErrFenced):
+			o.fence(ledger.PartitionOf(mine[j].Topic, mine[j].Partition))
+		case errors.Is(err, ledger.ErrNotAcquired):
+			err = o.Put(ctx, mine[j])
+		}
+		errs[at[j]] = err
+	}
+	return errs
+}
+
 // checkpoint writes checkpoints of any ledger partitions that are still ours.
 func (o *owned) checkpoint(ctx context.Context, cps []ledger.Checkpoint) error {
 	by := map[int32][]ledger.Checkpoint{}

@@ -316,19 +316,19 @@ func (s *source) records(ctx context.Context, t *topicSync) error {
 			missing = append(missing, p)
 		}
 	}
-	// All at once: those of a ledger partition share a transaction.
-	var g errgroup.Group
-	g.SetLimit(ledgerWriters)
 	pending := false
+	var first []*ledger.Record
 	for _, p := range missing {
 		if !s.m.owned.has(ledger.PartitionOf(name, p)) {
 			pending = true // the others' are not held up by it
 			continue
 		}
-		g.Go(func() error { return s.record(ctx, partKey{name, p}, t) })
+		first = append(first, s.record(partKey{name, p}, t))
 	}
-	if err := g.Wait(); err != nil {
-		return err
+	for _, err := range s.m.owned.PutAll(ctx, first) {
+		if err != nil {
+			return err
+		}
 	}
 	if pending {
 		return errPending

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -255,13 +256,9 @@ func unmarshal(value []byte, into any) error {
 	if !utf8.Valid(value) {
 		return errors.New("garbled: not UTF-8")
 	}
-	var head map[string]json.RawMessage
-	if err := json.Unmarshal(value, &head); err != nil {
-		return fmt.Errorf("garbled: %w", err)
-	}
-	var format int
-	if err := json.Unmarshal(head["v"], &format); err != nil {
-		return errors.New(`garbled: no format number in "v"`)
+	format, err := formatOf(value)
+	if err != nil {
+		return err
 	}
 	switch {
 	case format > Format:
@@ -278,6 +275,27 @@ func unmarshal(value []byte, into any) error {
 		return errors.New("garbled: something follows the value")
 	}
 	return nil
+}
+
+// formatOf is a value's format number, which is the first field of all that
+// Lockstep writes.
+func formatOf(value []byte) (int, error) {
+	if rest, ok := bytes.CutPrefix(value, []byte(`{"v":`)); ok {
+		if digits, _, ok := bytes.Cut(rest, []byte{','}); ok {
+			if n, err := strconv.Atoi(string(digits)); err == nil {
+				return n, nil
+			}
+		}
+	}
+	var head map[string]json.RawMessage
+	if err := json.Unmarshal(value, &head); err != nil {
+		return 0, fmt.Errorf("garbled: %w", err)
+	}
+	var format int
+	if err := json.Unmarshal(head["v"], &format); err != nil {
+		return 0, errors.New(`garbled: no format number in "v"`)
+	}
+	return format, nil
 }
 
 // Encode writes a value in the newest format. Like [Decode] it refuses a

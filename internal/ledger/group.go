@@ -100,6 +100,12 @@ func (w *Writer) submit(ctx context.Context, n int32, check func() error, es ...
 	if err := w.enqueue(n, x); err != nil {
 		return err
 	}
+	return w.settled(n, x)
+}
+
+// settled waits for a write that was handed over, as submit says.
+func (w *Writer) settled(n int32, x *write) error {
+	ctx := x.ctx
 	select {
 	case <-x.done:
 		return x.err
@@ -116,7 +122,8 @@ func (w *Writer) submit(ctx context.Context, n int32, check func() error, es ...
 	}
 }
 
-func (w *Writer) enqueue(n int32, x *write) error {
+// enqueue hands writes over, which go together as far as there is room.
+func (w *Writer) enqueue(n int32, xs ...*write) error {
 	c := &w.parts[n].commits
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +136,7 @@ func (w *Writer) enqueue(n int32, x *write) error {
 		c.running = true
 		w.working.Go(func() { w.work(n) })
 	}
-	c.waiting = append(c.waiting, x)
+	c.waiting = append(c.waiting, xs...)
 	return nil
 }
 

@@ -368,3 +368,33 @@ func unique(es []entry) (out []entry) {
 	}
 	return out
 }
+
+// Records that are put together go in one transaction, and each has its own
+// outcome.
+func TestPutAllGoesTogether(t *testing.T) {
+	g := newGroupRig(t, 20)
+	recs := g.first()
+	for _, err := range g.w.PutAll(g.ctx(), recs) {
+		require.NoError(t, err)
+	}
+	require.Equal(t, int32(1), g.commits.Load())
+	recs = g.next()
+	recs[3].StateEpoch++ // made from another record
+	for i, err := range g.w.PutAll(g.ctx(), recs) {
+		if i == 3 {
+			require.ErrorIs(t, err, ErrConflict)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, int64(2), g.v.Partition("orders", g.ps[i]).Record.StateEpoch)
+	}
+	require.Equal(t, int32(2), g.commits.Load())
+	// What is not acquired is said of the writes there alone.
+	other := neighbours(8, 1)
+	errs := g.w.PutAll(g.ctx(), append(g.next()[:1], newRecord(other[0])))
+	require.NoError(t, errs[0])
+	require.ErrorIs(t, errs[1], ErrNotAcquired)
+	require.Empty(t, g.w.PutAll(g.ctx(), nil))
+	g.w.Close()
+	require.ErrorIs(t, g.w.PutAll(g.ctx(), g.next()[:1])[0], errClosed)
+}

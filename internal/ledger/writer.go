@@ -224,6 +224,46 @@ func (w *Writer) Put(ctx context.Context, r *Record) error {
 	return nil
 }
 
+// PutAll is Put for many records: those of one ledger partition go in one
+// transaction, as far as there is room. Each has its own error.
+func (w *Writer) PutAll(ctx context.Context, rs []*Record) []error {
+	errs := make([]error, len(rs))
+	by := map[int32][]int{}
+	writes := make([]*write, len(rs))
+	for i, r := range rs {
+		value, err := r.Encode()
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		n := PartitionOf(r.Topic, r.Partition)
+		by[n] = append(by[n], i)
+		writes[i] = &write{
+			ctx: ctx, entries: []entry{{key: r.Key(), value: value}}, done: make(chan struct{}),
+			check: func() error { return w.newest(r) },
+		}
+	}
+	for n, list := range by {
+		xs := make([]*write, len(list))
+		for j, i := range list {
+			xs[j] = writes[i]
+		}
+		if err := w.enqueue(n, xs...); err != nil {
+			for _, x := range xs {
+				x.settle(err)
+			}
+		}
+	}
+	for n, list := range by {
+		for _, i := range list {
+			if err := w.settled(n, writes[i]); err != nil {
+				errs[i] = fmt.Errorf("ledger entry %q: %w", rs[i].Key(), err)
+			}
+		}
+	}
+	return errs
+}
+
 // Delete writes tombstones for a mirror partition's record, checkpoint and
 // command in one transaction. Its pairs and native spans are forgotten with
 // it (H3): only for topics that are gone.
