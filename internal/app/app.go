@@ -137,7 +137,7 @@ func (a *app) waitView(ctx context.Context) bool { return a.view.WaitReady(ctx) 
 // ever. A restart at the same address goes on at once.
 func (a *app) onlyOne(address string) error {
 	for _, i := range a.view.Instances() {
-		if i.ID == a.id && i.Address != address && time.Now().Before(i.Lease) {
+		if i.ID == a.id && i.Address != "" && i.Address != address && time.Now().Before(i.Lease) {
 			return fmt.Errorf("instance.id %q is in use by a live instance (admin address %s, seen alive until %s): give each its own id; if that one is gone, start again after that time", a.id, i.Address, i.Lease.Format(time.RFC3339))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // What Lockstep itself has set on the destination is remembered here, so that
@@ -103,8 +104,11 @@ func (w *Writer) PutACLs(ctx context.Context, a *ACLs) error {
 }
 
 // putNamed writes an entry that belongs to no partition, and waits until the
-// view has it.
+// view has it. One that can't be read here is not overwritten.
 func (w *Writer) putNamed(ctx context.Context, key string, value []byte) error {
+	if err := w.view.Broken()[key]; err != nil {
+		return fmt.Errorf("not overwritten: %w", err)
+	}
 	if err := w.plain(ctx, entry{key: key, value: value}); err != nil {
 		return err
 	}
@@ -135,7 +139,11 @@ func (v *View) applyNamed(c change) {
 	default:
 		if c.err != nil {
 			v.broken[key] = c.err
-			if c.key.Kind == KindMirror { // what was known stays: a switch must not fall back by itself
+			switch c.key.Kind {
+			case KindMirror: // what was known stays: a switch must not fall back by itself
+				return
+			case KindInstance: // it is there, and has acknowledged nothing that is known
+				v.instances[c.key.ID] = unreadable(c.key.ID, time.Now().Add(v.opts.Lease))
 				return
 			}
 		}

@@ -144,7 +144,7 @@ func decodeAs(k Key, value []byte) (any, error) {
 
 func decodeRecord(k Key, value []byte) (*Record, error) {
 	var j recordJSON
-	if err := unmarshal(value, &j); err != nil {
+	if err := unmarshal(value, k.Kind, &j); err != nil {
 		return nil, err
 	}
 	if j.Topic != k.Topic || j.Partition != k.Partition {
@@ -161,7 +161,7 @@ func decodeRecord(k Key, value []byte) (*Record, error) {
 	r := &Record{
 		V: j.V, Mirror: j.Mirror, Topic: j.Topic, Partition: j.Partition,
 		State: j.State, Desired: j.Desired, Previous: j.Previous, StateEpoch: j.StateEpoch, Error: j.Error, Retries: j.Retries,
-		Log: j.Log, Shadow: j.Shadow, Cleaner: j.Cleaner, CopyFrom: j.CopyFrom, Plain: j.Plain,
+		Log: j.Log, Shadow: j.Shadow, Cleaner: j.Cleaner, CopyFrom: j.CopyFrom, Plain: j.Plain || j.V < 3,
 		Lineage: j.Lineage, TopicID: j.TopicID, SourceTopicID: j.SourceTopicID, SourceCluster: j.SourceCluster,
 		Path: j.Path, Pairs: j.Pairs, DiscardLocal: j.DiscardLocal,
 		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left, Checked: j.Checked, CutAt: j.CutAt,
@@ -177,7 +177,7 @@ func decodeRecord(k Key, value []byte) (*Record, error) {
 
 func decodeCheckpoint(k Key, value []byte) (*Checkpoint, error) {
 	var j checkpointJSON
-	if err := unmarshal(value, &j); err != nil {
+	if err := unmarshal(value, k.Kind, &j); err != nil {
 		return nil, err
 	}
 	if j.Topic != k.Topic || j.Partition != k.Partition {
@@ -192,7 +192,7 @@ func decodeCheckpoint(k Key, value []byte) (*Checkpoint, error) {
 
 func decodeInstance(k Key, value []byte) (*Instance, error) {
 	var j instanceJSON
-	if err := unmarshal(value, &j); err != nil {
+	if err := unmarshal(value, k.Kind, &j); err != nil {
 		return nil, err
 	}
 	if j.ID != k.ID {
@@ -206,7 +206,7 @@ func decodeInstance(k Key, value []byte) (*Instance, error) {
 
 func decodeCommand(k Key, value []byte) (*Command, error) {
 	var j commandJSON
-	if err := unmarshal(value, &j); err != nil {
+	if err := unmarshal(value, k.Kind, &j); err != nil {
 		return nil, err
 	}
 	switch {
@@ -220,7 +220,7 @@ func decodeCommand(k Key, value []byte) (*Command, error) {
 
 func decodeMirrorSettings(k Key, value []byte) (*MirrorSettings, error) {
 	var j mirrorSettingsJSON
-	if err := unmarshal(value, &j); err != nil {
+	if err := unmarshal(value, k.Kind, &j); err != nil {
 		return nil, err
 	}
 	if j.Name != k.ID {
@@ -231,7 +231,7 @@ func decodeMirrorSettings(k Key, value []byte) (*MirrorSettings, error) {
 
 func decodeTopicConfigs(k Key, value []byte) (*TopicConfigs, error) {
 	var j topicConfigsJSON
-	if err := unmarshal(value, &j); err != nil {
+	if err := unmarshal(value, k.Kind, &j); err != nil {
 		return nil, err
 	}
 	if j.Topic != k.ID {
@@ -242,7 +242,7 @@ func decodeTopicConfigs(k Key, value []byte) (*TopicConfigs, error) {
 
 func decodeACLs(k Key, value []byte) (*ACLs, error) {
 	var j aclsJSON
-	if err := unmarshal(value, &j); err != nil {
+	if err := unmarshal(value, k.Kind, &j); err != nil {
 		return nil, err
 	}
 	if j.Key() != k.String() {
@@ -252,7 +252,7 @@ func decodeACLs(k Key, value []byte) (*ACLs, error) {
 }
 
 // unmarshal reads one JSON object of a format this program knows, strictly.
-func unmarshal(value []byte, into any) error {
+func unmarshal(value []byte, kind Kind, into any) error {
 	if !utf8.Valid(value) {
 		return errors.New("garbled: not UTF-8")
 	}
@@ -261,8 +261,8 @@ func unmarshal(value []byte, into any) error {
 		return err
 	}
 	switch {
-	case format > Format:
-		return fmt.Errorf("format %d, newest known here %d: %w", format, Format, ErrNewer)
+	case format > kind.Format():
+		return fmt.Errorf("format %d, newest known here %d: %w", format, kind.Format(), ErrNewer)
 	case format < 1:
 		return fmt.Errorf("garbled: format %d", format)
 	}
@@ -306,7 +306,7 @@ func (r *Record) Encode() ([]byte, error) {
 		return nil, fmt.Errorf("ledger entry %q: virtual log: %w", r.Key(), err)
 	}
 	return r.check(json.Marshal(recordJSON{
-		V: Format, Mirror: r.Mirror, Topic: r.Topic, Partition: r.Partition,
+		V: KindRecord.Format(), Mirror: r.Mirror, Topic: r.Topic, Partition: r.Partition,
 		State: r.State, Desired: r.Desired, Previous: r.Previous, StateEpoch: r.StateEpoch, Error: r.Error, Retries: r.Retries,
 		Log: r.Log, Shadow: r.Shadow, Cleaner: r.Cleaner, CopyFrom: r.CopyFrom, Plain: r.Plain,
 		Lineage: r.Lineage, TopicID: r.TopicID, SourceTopicID: r.SourceTopicID, SourceCluster: r.SourceCluster,
@@ -330,7 +330,7 @@ func (r *Record) check(b []byte, err error) ([]byte, error) {
 // Encode writes a value in the newest format.
 func (c *Checkpoint) Encode() ([]byte, error) {
 	b, err := json.Marshal(checkpointJSON{
-		V: Format, Topic: c.Topic, Partition: c.Partition, Lineage: c.Lineage, Gen: c.Gen,
+		V: KindCheckpoint.Format(), Topic: c.Topic, Partition: c.Partition, Lineage: c.Lineage, Gen: c.Gen,
 		VEnd: c.V, ChainEnd: c.ChainEnd, P: c.P, Position: c.Position, LastEpoch: c.LastEpoch, EndShown: c.EndShown, SourceEnd: c.SourceEnd, Open: c.Open, Under: c.Under,
 		StateEpoch: c.StateEpoch, CaughtUp: c.CaughtUp, At: c.At, Released: c.Released,
 	})
@@ -342,7 +342,7 @@ func (c *Checkpoint) Encode() ([]byte, error) {
 
 // Encode writes a value in the newest format.
 func (i *Instance) Encode() ([]byte, error) {
-	b, err := json.Marshal(instanceJSON{V: Format, Instance: *i})
+	b, err := json.Marshal(instanceJSON{V: KindInstance.Format(), Instance: *i})
 	if err != nil {
 		return nil, fmt.Errorf("ledger entry %q: %w", i.Key(), err)
 	}
@@ -351,7 +351,7 @@ func (i *Instance) Encode() ([]byte, error) {
 
 // Encode writes a value in the newest format.
 func (c *Command) Encode() ([]byte, error) {
-	b, err := json.Marshal(commandJSON{V: Format, Command: *c})
+	b, err := json.Marshal(commandJSON{V: KindCommand.Format(), Command: *c})
 	if err != nil {
 		return nil, fmt.Errorf("ledger entry %q: %w", c.Key(), err)
 	}
@@ -360,7 +360,7 @@ func (c *Command) Encode() ([]byte, error) {
 
 // Encode writes a value in the newest format.
 func (m *MirrorSettings) Encode() ([]byte, error) {
-	b, err := json.Marshal(mirrorSettingsJSON{V: Format, MirrorSettings: *m})
+	b, err := json.Marshal(mirrorSettingsJSON{V: KindMirror.Format(), MirrorSettings: *m})
 	if err != nil {
 		return nil, fmt.Errorf("ledger entry %q: %w", m.Key(), err)
 	}
@@ -369,7 +369,7 @@ func (m *MirrorSettings) Encode() ([]byte, error) {
 
 // Encode writes a value in the newest format.
 func (c *TopicConfigs) Encode() ([]byte, error) {
-	b, err := json.Marshal(topicConfigsJSON{V: Format, TopicConfigs: *c})
+	b, err := json.Marshal(topicConfigsJSON{V: KindConfigs.Format(), TopicConfigs: *c})
 	if err != nil {
 		return nil, fmt.Errorf("ledger entry %q: %w", c.Key(), err)
 	}
@@ -378,7 +378,7 @@ func (c *TopicConfigs) Encode() ([]byte, error) {
 
 // Encode writes a value in the newest format.
 func (a *ACLs) Encode() ([]byte, error) {
-	b, err := json.Marshal(aclsJSON{V: Format, ACLs: *a})
+	b, err := json.Marshal(aclsJSON{V: KindACLs.Format(), ACLs: *a})
 	if err != nil {
 		return nil, fmt.Errorf("ledger entry %q: %w", a.Key(), err)
 	}

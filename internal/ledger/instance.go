@@ -22,5 +22,11 @@ type Instance struct {
 	Applied []int64 `json:"applied,omitempty"`
 }
 
+// unreadable stands for an instance whose record can't be read (a newer
+// program's): it renewed it a moment ago, and is waited for as any other (H10).
+func unreadable(id string, until time.Time) *Instance {
+	return &Instance{ID: id, Version: "not known: its record can't be read here", Lease: until, ServesUntil: until}
+}
+
 // Key is the instance's key in the ledger topic.
 func (i *Instance) Key() string { return InstanceKey(i.ID) }

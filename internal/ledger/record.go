@@ -16,11 +16,6 @@ const Topic = "__mirror_state"
 // partition, so the number never changes ([EnsureTopic] and [View] check it).
 const Partitions = 50
 
-// Format is the newest value format this program reads and writes. A field
-// more, or another meaning of one, is a new number: an older program must not
-// rewrite what it does not understand.
-const Format = 2
-
 // State of a mirror partition (facts §1).
 type State = epoch.State
 
@@ -56,7 +51,7 @@ func (id *ID) UnmarshalText(b []byte) error {
 // Record is what the ledger knows about one mirror partition. Records that
 // come from a [View] are shared: change a [Record.Next], never the original.
 type Record struct {
-	V         int // format read; [Encode] always writes [Format]
+	V         int // format read; Encode always writes the newest, [Kind.Format]
 	Mirror    string
 	Topic     string
 	Partition int32
@@ -81,7 +76,8 @@ type Record struct {
 	// CopyFrom is when the copy from the source's log start was begun that a
 	// compacted topic shows or builds; zero: not known (M26).
 	CopyFrom time.Time
-	// Plain: the topic was not compacted when the record was written.
+	// Plain: the topic was not compacted when the record was written, or nobody
+	// noted that it was (formats 1 and 2).
 	Plain bool
 
 	Lineage       string // random id of one unbroken history of the log (H7)

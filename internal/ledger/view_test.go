@@ -92,6 +92,31 @@ func TestBrokenEntries(t *testing.T) {
 	wait(n2, c.put(n2, "c/orders/2", []byte(`{}`)))
 	require.ErrorContains(t, v.Partition("orders", 2).Err, `"c/orders/2"`)
 
+	// Settings of a newer program are not overwritten.
+	n4 := PartitionFor("m//dc1", Partitions)
+	wait(n4, c.put(n4, "m//dc1", []byte(`{"v":99}`)))
+	require.ErrorContains(t, w.PutMirrorSettings(ctx, sampleSettings()), "not overwritten")
+	require.ErrorIs(t, v.Broken()["m//dc1"], ErrNewer)
+
+	// H10: an instance that can't be read is one to wait for, a while from when its
+	// record was written; its own next one, or its end, is taken in.
+	n5 := PartitionFor("i//new", Partitions)
+	began := time.Now()
+	wait(n5, c.put(n5, "i//new", []byte(`{"v":99}`)))
+	require.Len(t, v.Instances(), 1)
+	at := &Partition{Topic: "orders", Partition: 3}
+	require.Equal(t, []string{"new"}, Waiting(v.Instances(), at, false, began))
+	require.Empty(t, Waiting(v.Instances(), at, false, time.Now().Add(DefaultLease+RequestTimeout+time.Second)))
+	require.Equal(t, []string{"new"}, Waiting(v.Instances(), at, true, began.Add(time.Hour)), "with support for unclean elections")
+	good5, err := (&Instance{ID: "new", Lease: began}).Encode()
+	require.NoError(t, err)
+	wait(n5, c.put(n5, "i//new", good5))
+	require.True(t, began.Equal(v.Instances()[0].Lease))
+	require.NotContains(t, v.Broken(), "i//new")
+	require.NoError(t, w.DeleteInstance(ctx, "new"))
+	require.Eventually(t, func() bool { return len(v.Instances()) == 0 }, 10*time.Second, 5*time.Millisecond)
+	wait(n4, c.put(n4, "m//dc1", nil))
+
 	v2 := c.view(ViewOptions{})
 	require.NoError(t, v2.WaitReady(ctx))
 	for _, p := range []int32{0, 1, 2} {
