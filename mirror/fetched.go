@@ -69,6 +69,7 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 		p.question(&ask{kind: askStable, end: a.LastStableOffset})
 		return false
 	}
+	p.mayHaveShown(p.stats.sourceEnd)
 	p.hold(a.LastStableOffset, a.HighWatermark)
 	p.stats.verified = spec.current
 	if p.setOpen && a.HighWatermark >= 0 {
@@ -110,6 +111,17 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	p.advance()
 	p.report()
 	return stale
+}
+
+// mayHaveShown notes up to where readers may be shown what is fetched from now
+// on: a batch is shown as soon as the destination has it, also when its answer
+// is lost and it is dead in the generation to come. Its records come again, and
+// who has read them already waits for them (H12). mu is held.
+func (p *Partition) mayHaveShown(end int64) {
+	if end > p.mayShow {
+		p.mayShow = end
+		p.publish()
+	}
 }
 
 // badAnswers is how many times in a row the source must answer the same before

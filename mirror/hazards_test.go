@@ -47,6 +47,36 @@ func lateWrite(t *testing.T, compacted bool) {
 	require.GreaterOrEqual(t, len(r.store.Partition("t", 0).Log.Spans), 2)
 }
 
+// H12: a batch lands and may be read at once, its answer is lost, and the generation that begins then says that it is
+// dead. What it reached to counts as shown all the same, from before the batch was sent; a new owner doesn't know until
+// the source has told it its end. After a cut nothing above it counts. (TestSoak, seed 101.)
+func TestH12WhatMayHaveBeenShown(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1})
+	tail := func() ledger.Tail { return r.store.Partition("t", 0).Live.Tail() }
+	var atLanding ledger.Tail
+	lose := true
+	r.dst.onProduce = func(_ partKey, l *fakeLog, b protocol.Batch) (int16, bool) {
+		if l.end() < 1 || !lose {
+			return 0, false
+		}
+		lose = false
+		atLanding = tail()
+		b.SetBase(l.end(), l.epoch)
+		l.append(b)
+		return -1, true // landed; the connection breaks
+	}
+	r.start()
+	r.reached(0, 2)
+	r.same(0)
+	require.True(t, atLanding.Sure)
+	require.EqualValues(t, 1, atLanding.Position)
+	require.EqualValues(t, 2, atLanding.EverShown, "before the answer is there")
+	require.True(t, tail().Sure)
+	require.EqualValues(t, 2, tail().EverShown)
+	r.stop()
+}
+
 // H2: a produce timed out, and lands in front of the first batch of the new
 // generation. It must be dead there: were it sent again in the same generation,
 // the second copy would be the dead one, behind a live one.

@@ -81,6 +81,7 @@ type Partition struct {
 	recent   recents
 	expected int64 // physical base offset that the next produce should get
 	unsure   int64 // physical base expected for the first produce with an unknown outcome, -1: none
+	mayShow  int64 // nothing above it was ever shown (mayHaveShown); -1: not known, a new owner has to ask the source
 	// suspect is what somebody else wrote into a compacted topic and nobody has
 	// looked at yet: nothing is written, and no checkpoint made, behind it.
 	suspect *stretch
@@ -134,7 +135,7 @@ func newPartition(e *Engine, s Spec) *Partition {
 		met:  e.Metrics.partition(e.Mirror, s.Topic),
 		wake: make(wakeChan, 1), stop: func() {},
 		src: leader{broker: -1, epoch: -1}, dst: leader{broker: -1, epoch: -1},
-		unsure: -1, asked: -1, todo: todo{advance: -1},
+		unsure: -1, mayShow: -1, asked: -1, todo: todo{advance: -1},
 		stats: stats{sourceStart: -1, sourceEnd: -1, verified: -1, caughtUp: time.Now()},
 		saved: ledger.Checkpoint{Position: -1}, held: heldBack{offset: -1},
 	}
@@ -277,7 +278,7 @@ func (p *Partition) publish() {
 	v := max(p.tail.vEnd, min(p.log.Start, p.tail.position))
 	p.live.Publish(ledger.Tail{
 		VEnd: v, Position: max(p.tail.position, v), PEnd: p.tail.p,
-		PEpoch: p.log.Open().PEpoch, EverShown: max(t.EverShown, v, p.tail.position), Gen: p.log.Open().Gen,
+		PEpoch: p.log.Open().PEpoch, EverShown: max(t.EverShown, v, p.tail.position, p.mayShow), Sure: p.mayShow >= 0, Gen: p.log.Open().Gen,
 	})
 	if p.tail.position >= p.stats.sourceEnd {
 		p.stats.caughtUp = time.Now()

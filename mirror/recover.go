@@ -137,6 +137,9 @@ func (p *Partition) recover(ctx context.Context) error {
 		cp = nil
 	}
 	p.mu.Lock()
+	if fresh && (r.hasCut || r.hasRestart) {
+		p.mayShow = t.position
+	}
 	if p.suspect == suspect {
 		p.suspect = nil // it was read, from in front of it
 	}

@@ -235,6 +235,9 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	defer p.mu.Unlock()
 	p.slog.Info("what was written once more is shown now", "v", p.tail.vEnd, "was", end, "cut", t, "gen", b.Log.Open().Gen)
 	p.live.Forget(0)
+	if t < end {
+		p.mayShow = p.tail.position
+	}
 	if live {
 		p.pending = &resumption{dst: p.dst, t: p.tail}
 		p.dropQueue()

@@ -371,7 +371,7 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 		return err
 	}
 	p.mu.Lock()
-	p.unsure, p.caught = -1, time.Time{}
+	p.unsure, p.mayShow, p.caught = -1, t.position, time.Time{}
 	p.live.Forget(0)
 	p.pending = &resumption{dst: dst, t: t}
 	p.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
@@ -178,7 +179,8 @@ func (f *epochLookups) lookUp(l *epochLookup, r *reader, done func()) {
 				if l.code = code; code == 0 {
 					// A tail that the destination lost is mirrored again up to
 					// the end ever shown, before anybody's position is judged.
-					l.epoch, l.end = l.log.Log.EndOffsetFrom(l.asked, start, max(e.position, e.shown))
+					// If that is not known now, whoever asks is not above it.
+					l.epoch, l.end = l.log.Log.EndOffsetFrom(l.asked, start, max(e.position, min(e.shown, epoch.MaxVirtualOffset)))
 				}
 				done()
 			})

@@ -232,7 +232,7 @@ func (h *history) checkpoint() *ledger.Checkpoint {
 		return h.saved
 	}
 	return &ledger.Checkpoint{
-		Topic: "m", Lineage: "a", Gen: h.gen(), V: h.vend, ChainEnd: h.chain, P: max(h.pend, h.log.Open().PStart), Position: h.vend, EndShown: h.vend,
+		Topic: "m", Lineage: "a", Gen: h.gen(), Under: h.gen(), V: h.vend, ChainEnd: h.chain, P: max(h.pend, h.log.Open().PStart), Position: h.vend, EndShown: h.vend,
 	}
 }
 

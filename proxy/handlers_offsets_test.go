@@ -250,7 +250,7 @@ func chainBench(t *testing.T) (*bench, *history) {
 	h.append(5, 0)
 	h.src = 7
 	h.append(3, 0)
-	b.mirror("m", 0, h.log)
+	b.mirror("m", 0, h.log).Checkpoint = h.checkpoint()
 	return b, h
 }
 
@@ -328,6 +328,68 @@ func TestH12EndEverShown(t *testing.T) {
 	require.EqualValues(t, 9, epochEnd(b, 4, 3, -1).EndOffset)
 	require.Equal(t, kerr.OffsetOutOfRange.Code,
 		respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 10, 1000)).Topics[0].Partitions[0].ErrorCode)
+}
+
+// H12: a batch was shown, its answer was lost, and the owner, this one or the next, began a generation in front of it.
+// Who has read it isn't out of range and finds no truncation: its records come again. How far that can be is known when
+// the owner has asked the source for its end; until then nobody is sent away. (TestSoak, seed 101.)
+func TestH12ShownInFrontOfANewGeneration(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(5, 0)
+	before := h.checkpoint()
+	lost := h.log.Open().Gen
+	h.takeOver()
+	h.late(lost, 3)
+	require.EqualValues(t, 8, b.sim.part("m", 0).end())
+	lp := b.mirror("m", 0, h.log)
+	code := func(at int64) int16 {
+		t.Helper()
+		p := respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, at, 1000)).Topics[0].Partitions[0]
+		require.Empty(t, p.RecordBatches)
+		return p.ErrorCode
+	}
+	asked := *before
+	asked.Under, asked.SourceEnd = h.gen(), -1
+	tail := ledger.Tail{Known: true, VEnd: 5, Position: 5, PEnd: 5, EverShown: 5, Gen: h.gen()}
+	for name, set := range map[string]func(){
+		"no checkpoint":              func() { lp.Checkpoint = nil },
+		"one of before":              func() { lp.Checkpoint = before },
+		"one without a source's end": func() { lp.Checkpoint = &asked },
+		"the owner, not sure yet":    func() { lp.Live.Publish(tail) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			set()
+			defer lp.Live.Retract()
+			require.Zero(t, code(8))
+			require.Zero(t, code(1000), "nobody knows")
+			a := epochEnd(b, 4, 3, -1)
+			require.Zero(t, a.ErrorCode)
+			require.EqualValues(t, 3, a.LeaderEpoch)
+			require.GreaterOrEqual(t, a.EndOffset, int64(8))
+		})
+	}
+	sure := asked
+	sure.SourceEnd, sure.EndShown = 9, 9
+	tail.Sure, tail.EverShown = true, 9
+	for name, set := range map[string]func(){
+		"the checkpoint knows": func() { lp.Checkpoint = &sure },
+		"the owner knows":      func() { lp.Checkpoint = before; lp.Live.Publish(tail) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			set()
+			defer lp.Live.Retract()
+			require.Zero(t, code(8))
+			require.Zero(t, code(9))
+			require.Equal(t, kerr.OffsetOutOfRange.Code, code(10))
+			require.EqualValues(t, 9, epochEnd(b, 4, 3, -1).EndOffset)
+		})
+	}
+	// What was cut is gone for good, whatever a checkpoint of before says.
+	lp.Checkpoint = &sure
+	lp.Record.CutAt = sure.StateEpoch + 1
+	require.Equal(t, kerr.OffsetOutOfRange.Code, code(7)) // this connection has been let wait at 8
+	require.EqualValues(t, 5, epochEnd(b, 4, 3, -1).EndOffset)
 }
 
 // M13: ListOffsets carries the epoch of the chain, never the one shown in

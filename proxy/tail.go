@@ -13,7 +13,7 @@ import (
 type ends struct {
 	virtual  int64 // end of the last live batch: what "latest" and the high watermark say
 	position int64 // >= virtual: up to here offsets are in range
-	shown    int64 // >= position: highest end that was ever shown
+	shown    int64 // >= position: nothing above it was ever shown; maxOffset: not known
 }
 
 // tail finds the ends below the broker's high watermark hw: what the owner
@@ -23,6 +23,11 @@ func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)
 	if s := nativeSpan(p.Log); s != nil {
 		r.nativeTail(p, s, hw, cb)
 		return
+	}
+	done := cb
+	cb = func(e ends, code int16) {
+		e.shown = max(e.shown, everShown(p))
+		done(e, code)
 	}
 	hw = frozen(p, hw)
 	known := endBelow(p, hw)
@@ -65,7 +70,7 @@ func (r *reader) tail(p *ledger.Partition, hw int64, cb func(e ends, code int16)
 				r.endOf(h, func(v int64, code int16) {
 					// The newest span begins where the owner stood, at the least.
 					position := max(v, known.position, p.Log.Open().VStart)
-					cb(ends{v, position, max(position, known.shown, everShown(p))}, code)
+					cb(ends{v, position, max(position, known.shown)}, code)
 				})
 			case known.ok:
 				cb(known.ends(), 0)

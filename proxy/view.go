@@ -82,12 +82,35 @@ func frozen(p *ledger.Partition, hw int64) int64 {
 	return hw
 }
 
-// everShown is the highest end that the record says was shown, -1 if it does not.
+// everShown is an offset above which nothing was ever shown of a log whose open
+// span is mirrored, -1: nothing above its end was; maxOffset: not known here.
+//
+// A batch is shown as soon as it is there. When its answer is lost, a generation
+// begins in front of it, and who has read it stands above the end until its
+// records have come again. So whatever the owner had may have been shown, and
+// only the source's end, asked for after that generation began, says what that
+// can be at most.
 func everShown(p *ledger.Partition) int64 {
-	if p.Record != nil && p.Record.Shadow != nil {
+	if p.Record == nil {
+		return -1
+	}
+	if p.Record.Shadow != nil {
 		return p.Record.Shadow.Target
 	}
-	return -1
+	t, cp := p.Tail(), p.Checkpoint
+	switch {
+	case t.Known && t.Sure:
+		return t.EverShown
+	case t.Known:
+		return maxOffset
+	case cp == nil || cp.Lineage != p.Record.Lineage:
+		return maxOffset
+	case cp.StateEpoch < p.Record.CutAt:
+		return -1
+	case cp.SourceEnd < 0 || cp.Under != p.Log.Open().Gen:
+		return maxOffset
+	}
+	return cp.EndShown
 }
 
 const maxOffset = int64(1)<<62 - 1

@@ -19,7 +19,7 @@ type Checkpoint struct {
 	// LastEpoch is the source's leader epoch of the last batch seen, skipped
 	// ones included; -1: none.
 	LastEpoch int32
-	EndShown  int64 // highest virtual end ever shown to a client (H12)
+	EndShown  int64 // nothing above it was ever shown to a client (H12), if SourceEnd is known
 	SourceEnd int64 // the source's last known end, -1: none
 	Open      bool  // a source transaction was open at Position (M11)
 

@@ -13,7 +13,8 @@ type Tail struct {
 	Position  int64 // first source offset not yet mirrored, >= VEnd
 	PEnd      int64 // physical end of the last live batch
 	PEpoch    int32 // the destination's leader epoch under which this was seen
-	EverShown int64 // highest end or position ever shown
+	EverShown int64 // nothing above it was ever shown; at least Position
+	Sure      bool  // EverShown is: the source has been asked for its end since
 	Gen       int16 // the open generation it was seen in: [Partition.Tail]
 }
 
