@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
@@ -14,8 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lockstep-kafka/lockstep/internal/e2e"
@@ -465,7 +468,14 @@ func (r *strictReader) run() {
 		}
 		r.mu.Lock()
 		for _, e := range fs.Errors() {
-			r.faults = append(r.faults, fmt.Sprintf("%s-%d: %v", e.Topic, e.Partition, e.Err))
+			// What a broker's answer says, or what the client makes of it; connections break all the time here.
+			if told, lost := new(kerr.Error), new(kgo.ErrDataLoss); errors.As(e.Err, &told) || errors.As(e.Err, &lost) {
+				at := int64(-1)
+				if seen := r.seen[e.Topic][e.Partition]; len(seen) > 0 {
+					at = seen[len(seen)-1].offset
+				}
+				r.faults = append(r.faults, fmt.Sprintf("%s: %s-%d behind offset %d: %v", time.Now().UTC().Format(time.RFC3339Nano), e.Topic, e.Partition, at, e.Err))
+			}
 		}
 		fs.EachRecord(func(k *kgo.Record) {
 			seen := r.seen[k.Topic][k.Partition]
@@ -481,6 +491,11 @@ func (r *strictReader) run() {
 // check waits until the reader is at the end, and compares what it saw with the source.
 func (r *strictReader) check(ctx context.Context, t *testing.T, src *testkafka.Cluster) {
 	t.Helper()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		assert.Empty(t, r.faults, "what the reader was told")
+	}()
 	for topic, partitions := range r.seen {
 		for p := range soakPartitions(topic) {
 			recs, err := oracle.Dump(ctx, src.Bootstrap(), topic, p, oracle.ReadCommitted)
@@ -507,9 +522,6 @@ func (r *strictReader) check(ctx context.Context, t *testing.T, src *testkafka.C
 			require.Len(t, got, len(want), "%s-%d: records that the reader saw", topic, p)
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	require.Empty(t, r.faults, "what the reader was told")
 }
 
 func soakPartitions(topic string) int32 {
