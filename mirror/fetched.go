@@ -78,7 +78,7 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	p.errOp = ""
 	bad := p.badTries
 	var failed error
-	p.gathered.on = p.merges()
+	p.gathered.on, p.gathered.chainEnd = p.merges(), p.walk.chainEnd
 	stop := walkRecords(&p.walk, spec.current, a.RecordBatches, a.AbortedTransactions, func(c chunk) {
 		if failed == nil {
 			failed = p.gather(c, buf)
@@ -87,6 +87,7 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	if failed == nil {
 		failed = p.flush(buf)
 	}
+	p.walk.chainEnd = p.gathered.chainEnd // joined batches may end before the walk's count
 	switch {
 	case failed != nil:
 		// What follows it was walked over already.

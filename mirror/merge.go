@@ -14,6 +14,10 @@ import (
 // Only batches that agree in all that a stamp says are joined: leader epoch,
 // open transaction, no hole between them. Whatever is cut later is cut to the
 // base of the merged batch and fetched again.
+//
+// Those with holes have to be written anew in any case, so they are joined across
+// the holes between them too (protocol.Recoder.MergeSparse), and on compacted
+// topics, where a hole is the rule, so are the ones that have none inside.
 const (
 	// mergeSmall: to copy a larger batch costs more than its round trip.
 	mergeSmall = 64 << 10
@@ -22,29 +26,53 @@ const (
 	// mergeMax is how large a merged batch may get, before compression; below
 	// the 1 MiB that topics take by default.
 	mergeMax = 512 << 10
+	// mergeSpan is how many source offsets a merged batch may span: whoever wants
+	// one of them has to read it.
+	mergeSpan = 1 << 20
 )
 
 // mergeRun is what has been gathered of an answer and is not queued yet.
 type mergeRun struct {
-	on   bool // for this answer
-	list []chunk
-	size int
+	on     bool // for this answer
+	list   []chunk
+	size   int
+	sparse bool // some of list have holes inside, or between them
+	// chainEnd is from where the hole in front of the next batch counts: where the
+	// newest queued one ends by its number of records.
+	chainEnd int64
 }
 
-// joins tells whether c can be written in one batch with what is gathered.
-func (r *mergeRun) joins(c chunk) bool {
+// joins tells whether c can be written in one batch with what is gathered, and
+// whether there are holes in that. compacted: of the topic.
+func (r *mergeRun) joins(c chunk, compacted bool) (ok, sparse bool) {
 	n := len(r.list)
 	if n == 0 {
-		return true
+		return true, holed(c)
 	}
-	last := r.list[n-1]
-	return r.size+c.batch.Size() <= mergeMax && last.next == c.base && last.epoch == c.epoch && c.stamp.Hole == 0 &&
-		last.stamp.Flags == c.stamp.Flags && last.batch.MergesWith(c.batch)
+	first, last := r.list[0], r.list[n-1]
+	switch {
+	case r.size+c.batch.Size() > mergeMax || last.epoch != c.epoch || (last.stamp.Flags^c.stamp.Flags)&^epoch.FlagRenumbered != 0:
+		return false, false
+	case !r.sparse && last.batch.MergesWith(c.batch):
+		return true, false
+	}
+	return (r.sparse || holed(c) || compacted) && c.next-first.base <= mergeSpan && last.batch.JoinsWith(c.batch), true
+}
+
+// holed tells whether records are missing inside c.
+func holed(c chunk) bool { return c.stamp.Flags&epoch.FlagRenumbered != 0 }
+
+// hole is the hole field of a batch at base that is queued now, with so many
+// records.
+func (r *mergeRun) hole(base, count int64) uint8 {
+	h := hole(base - r.chainEnd)
+	r.chainEnd = base + count
+	return h
 }
 
 // small tells whether c is worth merging.
 func small(c chunk) bool {
-	if c.batch == nil || c.slow || c.batch.HasDeleteHorizon() {
+	if c.batch == nil || c.batch.HasDeleteHorizon() || c.batch.LogAppendTime() {
 		return false
 	}
 	if c.batch.Codec() == protocol.CodecNone {
@@ -71,42 +99,49 @@ func (p *Partition) gather(c chunk, buf *kconn.Buffer) error {
 		}
 		return p.enqueue(c, buf)
 	}
-	if !p.gathered.joins(c) {
+	ok, sparse := p.gathered.joins(c, p.compacted)
+	if !ok {
 		if err := p.flush(buf); err != nil {
 			return err
 		}
+		sparse = holed(c)
 	}
 	p.gathered.list = append(p.gathered.list, c)
 	p.gathered.size += c.batch.Size()
+	p.gathered.sparse = sparse
 	return nil
 }
 
 // flush queues what is gathered. mu is held.
 func (p *Partition) flush(buf *kconn.Buffer) error {
-	list, size := p.gathered.list, p.gathered.size
+	list, size, sparse := p.gathered.list, p.gathered.size, p.gathered.sparse
 	if len(list) == 0 {
 		return nil
 	}
 	first, last := list[0], list[len(list)-1]
 	defer func() {
 		clear(list)
-		p.gathered.list, p.gathered.size = list[:0], 0
+		p.gathered.list, p.gathered.size, p.gathered.sparse = list[:0], 0, false
 	}()
 	if len(list) == 1 {
 		return p.enqueue(first, buf)
 	}
 	it := &item{
 		batch: first.batch, // until they are merged; without one it would be a stretch to skip
-		base:  first.base, vEnd: last.next, next: last.next, count: last.next - first.base, epoch: first.epoch,
+		base:  first.base, vEnd: last.next, next: last.next, epoch: first.epoch,
 		open: first.stamp.Flags&epoch.FlagOpen != 0, openAt: first.stamp.Flags&epoch.FlagOpen != 0, size: size, merged: len(list), buf: buf,
 	}
 	batches := make([]protocol.Batch, len(list))
 	for i, c := range list {
 		batches[i] = c.batch
+		it.count += c.count
 		it.maxTS = max(it.maxTS, c.maxTS)
 	}
 	stamp := first.stamp
-	stamp.Gen = p.gen
+	stamp.Gen, stamp.Hole = p.gen, p.gathered.hole(it.base, it.count)
+	if sparse {
+		stamp.Flags |= epoch.FlagRenumbered
+	}
 	buf.Retain()
 	p.queue = append(p.queue, it)
 	p.queued += size

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -66,6 +67,63 @@ func TestMergeKeepsApart(t *testing.T) {
 	r.reached(0, 13)
 	r.same(0)
 	require.Equal(t, []int32{3, 2, 2, 2, 2}, r.produced(0))
+}
+
+// M9: batches with holes have to be written anew in any case, so they are
+// joined, and the chain (H2) counts on from the joined one; without it the next
+// batch would be dead.
+func TestMergeHoles(t *testing.T) {
+	for _, compacted := range []bool{false, true} {
+		t.Run(fmt.Sprint("compacted=", compacted), func(t *testing.T) {
+			r := mergingRig(t, 0)
+			r.specs[0].Compacted = compacted
+			for _, b := range []rawBatch{
+				{base: 2, n: 3, holes: true, lastHole: 4}, // 2, 4, 6, ends at 11
+				{base: 20, n: 2, holes: true},             // 20, 22
+				{base: 23, n: 1},                          // none inside
+				{base: 400, n: 2},                         // more than the stamp's field can say
+				{base: 403, n: 1, epoch: 1},               // another leader epoch
+				{base: 405, n: 1, epoch: 1},               // a hole between two that have none
+				{base: 406, n: 2, epoch: 1},
+				{base: 420, n: 2, epoch: 1, holes: true, logTime: true},
+				{base: 430, n: 2, epoch: 1, holes: true},
+				{base: 440, n: 1, epoch: 1, pid: 7, txn: true},
+				{base: 441, n: 1, epoch: 1, pid: 7, control: true},
+				{base: 450, n: 2, epoch: 1, holes: true},
+				{base: 456, n: 2, epoch: 1, holes: true}, // an answer ends with a joined one
+			} {
+				r.write(0, b)
+			}
+			r.src.with("t", 0, func(l *fakeLog) { l.epoch = 1 })
+			r.start()
+			r.reached(0, 459)
+			r.same(0)
+			want := []int32{3 + 2 + 1 + 2, 1, 3, 2, 2, 1, 2 + 2}
+			if compacted {
+				want = []int32{3 + 2 + 1 + 2, 1 + 1 + 2, 2, 2, 1, 2 + 2}
+			}
+			require.Equal(t, want, r.produced(0))
+			// Caught up: one by one, and the chain goes on.
+			r.write(0, rawBatch{base: 459, n: 2, epoch: 1, holes: true})
+			r.reached(0, 462)
+			r.write(0, rawBatch{base: 470, n: 1, epoch: 1})
+			r.reached(0, 471)
+			r.same(0)
+		})
+	}
+}
+
+// How far a joined batch reaches has a bound: who wants one record reads all of it.
+func TestMergeSpanIsBounded(t *testing.T) {
+	r := mergingRig(t, 0)
+	r.specs[0].Compacted = true
+	for _, base := range []int64{0, 1000, mergeSpan - 1, mergeSpan, 5 * mergeSpan} {
+		r.write(0, rawBatch{base: base, n: 1})
+	}
+	r.start()
+	r.reached(0, 5*mergeSpan+1)
+	r.same(0)
+	require.Equal(t, []int32{3, 1, 1}, r.produced(0))
 }
 
 // Whatever a destination has against a merged batch, its parts are tried alone

@@ -141,7 +141,7 @@ func (p *Partition) enqueue(c chunk, buf *kconn.Buffer) error {
 		p.queue = append(p.queue, it)
 		return nil
 	}
-	c.stamp.Gen = p.gen
+	c.stamp.Gen, c.stamp.Hole = p.gen, p.gathered.hole(c.base, c.count)
 	it.batch, it.size = c.batch, c.batch.Size()
 	it.open = c.stamp.Flags&epoch.FlagOpen != 0
 	it.openAt = it.open

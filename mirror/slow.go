@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
@@ -77,9 +78,12 @@ func (j slowJob) run(rec *protocol.Recoder) {
 	defer j.buf.Release()
 	var out protocol.Batch
 	var err error
-	if j.merge != nil {
+	switch {
+	case j.merge != nil && j.stamp.Flags&epoch.FlagRenumbered != 0:
+		out, err = rec.MergeSparse(j.merge)
+	case j.merge != nil:
 		out, err = rec.Merge(j.merge)
-	} else {
+	default:
 		out, err = rec.Densify(j.batch, j.batch.LogAppendTime())
 	}
 	if err == nil {

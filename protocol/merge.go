@@ -94,6 +94,72 @@ func (r *Recoder) Merge(list []Batch) (Batch, error) {
 	return out, nil
 }
 
+// JoinsWith tells whether next can be joined to the batch b by MergeSparse, from
+// the headers alone: it lies behind b, whatever is missing between and in them,
+// with the same codec, and neither is a control batch, empty, of LogAppendTime or
+// one whose base timestamp is a delete horizon.
+func (b Batch) JoinsWith(next Batch) bool {
+	return b.NextOffset() <= next.BaseOffset() && b.Codec() == next.Codec() && b.sparse() && next.sparse()
+}
+
+func (b Batch) sparse() bool {
+	return !b.IsControl() && b.NumRecords() > 0 && !b.LogAppendTime() && !b.HasDeleteHorizon()
+}
+
+// MergeSparse makes one renumbered batch, as Densify does, of batches each of
+// which JoinsWith the one before: records numbered 0, 1, 2 …, with their offset
+// deltas from the first batch's base in the header of Densify, as if the source
+// had had them in one batch, that ends where the last one does. Otherwise as Merge.
+func (r *Recoder) MergeSparse(list []Batch) (Batch, error) {
+	if len(list) == 0 {
+		return nil, ErrEmptyBatch
+	}
+	first := list[0]
+	span := list[len(list)-1].NextOffset() - first.BaseOffset()
+	if span > math.MaxInt32 {
+		return nil, fmt.Errorf("%w: %d offsets in one batch", ErrTooLarge, span)
+	}
+	latest, count := first.MaxTimestamp(), int32(0)
+	var value [2 * binary.MaxVarintLen32]byte
+	records := r.records[:0]
+	for i, b := range list {
+		if i > 0 && !list[i-1].JoinsWith(b) || !b.sparse() {
+			return nil, fmt.Errorf("%w: the batch at offset %d can't be joined to the one at %d", ErrCorruptBatch, b.BaseOffset(), first.BaseOffset())
+		}
+		if !b.CheckCRC() {
+			return nil, fmt.Errorf("%w: at offset %d", ErrCRC, b.BaseOffset())
+		}
+		later, further := b.BaseTimestamp()-first.BaseTimestamp(), int32(b.BaseOffset()-first.BaseOffset())
+		r.records = records
+		err := r.each(b, func(rec *RecordView) error {
+			own := binary.AppendUvarint(value[:0], uint64(further+rec.OffsetDelta))
+			own = binary.AppendUvarint(own, uint64(span-1))
+			rec.TimestampDelta += later
+			rec.OffsetDelta = count
+			count++
+			r.appendRecord(rec, rec.Headers, own)
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+		}
+		if records = r.records; len(records) > r.codecs.maxOut {
+			return nil, fmt.Errorf("%w: the joined batches have more than %d bytes of records", ErrTooLarge, r.codecs.maxOut)
+		}
+		latest = max(latest, b.MaxTimestamp())
+	}
+	out, err := r.close(first)
+	if err != nil {
+		return nil, err
+	}
+	out.setAttributes(first.Attributes() &^ attrTransactional)
+	out.putInt32(offLastOffsetDelta, count-1)
+	out.putInt32(offNumRecords, count)
+	out.putInt64(offMaxTimestamp, latest)
+	out.renewCRC()
+	return out, nil
+}
+
 // appendShifted appends the n records in data, whose offset deltas are 0, 1, 2
 // …, with the deltas raised: of time by ms, of offsets by offset.
 func appendShifted(dst, data []byte, n int32, ms int64, offset int32) ([]byte, error) {

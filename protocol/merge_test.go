@@ -72,6 +72,123 @@ func TestMergeKeepsRecords(t *testing.T) {
 	})
 }
 
+// strangers are batches with holes in and between them.
+func strangers() *rapid.Generator[[]Batch] {
+	return rapid.Custom(func(t *rapid.T) []Batch {
+		codec := rapid.SampledFrom(allCodecs).Draw(t, "codec")
+		offset := rapid.Int64Range(0, 1<<40).Draw(t, "offset")
+		var list []Batch
+		for range rapid.IntRange(1, 6).Draw(t, "batches") {
+			tb := anyBatch().Draw(t, "batch")
+			tb.head.Attributes = int16(codec) | rapid.SampledFrom([]int16{0, attrTransactional}).Draw(t, "transactional")
+			next := int32(0)
+			for i := range tb.records {
+				next += rapid.Int32Range(0, 1000).Draw(t, "hole")
+				tb.records[i].OffsetDelta = next
+				next++
+			}
+			tb.head.LastOffsetDelta = next - 1 + rapid.Int32Range(0, 1000).Draw(t, "hole at the end")
+			offset += rapid.Int64Range(0, 1000).Draw(t, "hole in front")
+			tb.head.FirstOffset = offset
+			offset += int64(tb.head.LastOffsetDelta) + 1
+			list = append(list, tb.build(t))
+		}
+		return list
+	})
+}
+
+// M9: what a client sees of batches with holes that were merged is what it sees
+// of them one by one; the end of the last one isn't lost.
+func TestMergeSparseKeepsRecords(t *testing.T) {
+	r := NewRecoder(DefaultMaxOut)
+	rapid.Check(t, func(t *rapid.T) {
+		list := strangers().Draw(t, "list")
+		base := list[0].BaseOffset()
+		var before [][]byte
+		var want []kmsg.Record
+		latest := list[0].MaxTimestamp()
+		for _, b := range list {
+			before = append(before, bytes.Clone(b))
+			latest = max(latest, b.MaxTimestamp())
+			for _, rec := range takeApart(t, b).records {
+				rec.TimestampDelta64 += b.BaseTimestamp()
+				rec.OffsetDelta += int32(b.BaseOffset() - base)
+				want = append(want, rec)
+			}
+		}
+		got, err := r.MergeSparse(list)
+		require.NoError(t, err)
+		for i, b := range list {
+			require.Equal(t, before[i], []byte(b), "the source's batches are left alone")
+		}
+		require.False(t, got.HasHoles())
+		require.False(t, got.IsTransactional())
+		require.NoError(t, got.WriteStamp(Stamp{V: base, Epoch: 3, Gen: 1, Flags: 1}), "a broker takes it")
+		require.True(t, got.CheckCRC())
+		count, err := r.VirtualCount(got)
+		require.NoError(t, err)
+		require.Equal(t, list[len(list)-1].NextOffset()-base, count)
+		out, err := r.Undensify(got, base, 3, false)
+		require.NoError(t, err)
+		tb := takeApart(t, out)
+		for i := range tb.records {
+			tb.records[i].TimestampDelta64 += out.BaseTimestamp()
+		}
+		require.Equal(t, want, tb.records)
+		require.Equal(t, latest, out.MaxTimestamp())
+		require.Equal(t, base, out.BaseOffset())
+		require.Equal(t, list[len(list)-1].NextOffset(), out.NextOffset())
+		require.Equal(t, list[0].Codec(), out.Codec())
+		if len(list) == 1 && list[0].HasHoles() {
+			one, err := r.Densify(list[0], false)
+			require.NoError(t, err)
+			one.setAttributes(one.Attributes() &^ attrTransactional)
+			one.putProducer(-1, -1, -1)
+			got.putProducer(-1, -1, -1)
+			require.Equal(t, []byte(one[offAttributes:]), []byte(got[offAttributes:]), "one alone is what Densify makes of it")
+		}
+	})
+}
+
+func TestMergeSparseRefuses(t *testing.T) {
+	build := func(base int64, attributes int16, change func(*testBatch)) Batch {
+		tb := testBatch{records: []kmsg.Record{testRecord(0, []byte("a")), testRecord(3, []byte("b"))}}
+		tb.head.FirstOffset, tb.head.LastOffsetDelta, tb.head.Attributes = base, 5, attributes
+		if change != nil {
+			change(&tb)
+		}
+		return tb.build(t)
+	}
+	r := NewRecoder(DefaultMaxOut)
+	first := build(10, 0, nil)
+	for name, next := range map[string]Batch{
+		"they overlap":       build(15, 0, nil),
+		"another codec":      build(16, int16(CodecLZ4), nil),
+		"control batch":      build(16, attrControl, nil),
+		"LogAppendTime":      build(16, attrLogAppendTime, nil),
+		"delete horizon":     build(16, attrDeleteHorizon, nil),
+		"emptied by cleaner": build(16, 0, func(tb *testBatch) { tb.records = nil }),
+	} {
+		require.False(t, first.JoinsWith(next), name)
+		_, err := r.MergeSparse([]Batch{first, next})
+		require.ErrorIs(t, err, ErrCorruptBatch, name)
+	}
+	next := build(20, 0, nil)
+	require.True(t, first.JoinsWith(next))
+	bad := bytes.Clone(next)
+	bad[len(bad)-3] ^= 1
+	_, err := r.MergeSparse([]Batch{first, bad})
+	require.ErrorIs(t, err, ErrCRC, "a bad batch never gets a good CRC")
+	_, err = r.MergeSparse([]Batch{first, build(16, 0, func(tb *testBatch) { tb.records[1].OffsetDelta = 6 })})
+	require.ErrorIs(t, err, ErrCorruptBatch, "a record behind its batch's end")
+	_, err = r.MergeSparse([]Batch{first, build(1<<32, 0, nil)})
+	require.ErrorIs(t, err, ErrTooLarge)
+	_, err = NewRecoder(100).MergeSparse([]Batch{first, build(16, 0, func(tb *testBatch) { tb.records[0].Value = make([]byte, 200) })})
+	require.ErrorIs(t, err, ErrTooLarge)
+	_, err = r.MergeSparse(nil)
+	require.ErrorIs(t, err, ErrEmptyBatch)
+}
+
 func TestMergeRefuses(t *testing.T) {
 	build := func(base int64, attributes int16, change func(*testBatch)) Batch {
 		tb := testBatch{records: []kmsg.Record{testRecord(0, []byte("a")), testRecord(1, []byte("b"))}}
@@ -123,6 +240,11 @@ func FuzzMerge(f *testing.F) {
 		b.renewCRC()
 		next := bytes.Clone(b)
 		Batch(next).SetBase(b.NextOffset(), 0)
+		if sparse, err := NewRecoder(1 << 20).MergeSparse([]Batch{b, next}); err == nil {
+			if n, err := VirtualCount(sparse); err != nil || n != Batch(next).NextOffset()-b.BaseOffset() {
+				t.Fatalf("merged to %d offsets: %v", n, err)
+			}
+		}
 		out, err := NewRecoder(1 << 20).Merge([]Batch{b, next})
 		if err != nil {
 			return
