@@ -285,7 +285,9 @@ func (p *Partition) assign(ctx context.Context) error {
 	}
 	if err != nil {
 		p.mu.Lock()
-		p.todo.assign = true
+		// Else it would be left standing behind what is in flight, and nobody
+		// be woken for the next head.
+		p.todo.assign = len(p.queue) > 0 && p.inflight == nil
 		p.mu.Unlock()
 		return err
 	}

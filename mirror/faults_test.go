@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -419,5 +420,57 @@ func TestFailedCouldNotBeWritten(t *testing.T) {
 	r.reached(0, 2)
 	require.True(t, untold.Load())
 	eventually(t, "MIRRORING", func() bool { return r.store.Partition("t", 0).Record.State == epoch.StateMirroring })
+	r.same(0)
+}
+
+// A new leader epoch that could not be written to the ledger, and whose batch is
+// no longer the next one when that turns out: the one behind it asks anew. It
+// was left waiting for good when another batch was in flight at that moment.
+func TestEpochIsAskedForAgain(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 1})
+	r.start()
+	r.reached(0, 1)
+	p := r.eng.Partition("t", 0)
+	began, fail := make(chan struct{}), make(chan struct{})
+	var puts atomic.Int32
+	r.store.mu.Lock()
+	r.store.onPut = func(*ledger.Record) error {
+		if puts.Add(1) == 1 {
+			close(began)
+			<-fail
+			return errLedgerDown
+		}
+		return nil
+	}
+	r.store.mu.Unlock()
+	r.write(0, rawBatch{base: 1, n: 1, epoch: 1})
+	<-began // epoch 1 is being written
+	sent, answer := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.dst.with("t", 0, func(*fakeLog) {
+		r.dst.onProduce = func(partKey, *fakeLog, protocol.Batch) (int16, bool) {
+			once.Do(func() { close(sent); <-answer })
+			return 0, false
+		}
+	})
+	r.src.with("t", 0, func(l *fakeLog) { // another leader has other records
+		l.truncate(1)
+		l.append(rawBatch{base: 1, n: 1}.bytes())
+		l.append(rawBatch{base: 2, n: 1, epoch: 2}.bytes())
+		l.epoch = 2
+	})
+	p.mu.Lock()
+	p.dropQueue()
+
+	p.mu.Unlock()
+	r.meta()
+	<-sent
+	close(fail)
+	// The partition's goroutine looks at what is to be done while the batch is
+	// in flight; should it be slower than this, the test only sees less.
+	time.Sleep(3 * tryMin)
+	close(answer)
+	r.reached(0, 3)
 	r.same(0)
 }

@@ -94,6 +94,7 @@ func (p *Partition) dropQueue() {
 	}
 	clear(p.queue)
 	p.queue, p.queued = p.queue[:0], 0
+	p.todo.assign = false // the head that it was for is gone: knownEpoch asks for the next one
 	p.token++
 	if it := p.inflight; it == nil {
 		p.walk.position, p.walk.epoch, p.walk.chainEnd = p.tail.position, p.tail.epoch, p.tail.chainEnd
