@@ -188,16 +188,26 @@ func TestM20PausedInstanceComesBack(t *testing.T) {
 		require.Equal(t, want[p], virtual(t, dst, b.view, "t", p))
 	}
 	// Each record follows from the one before it.
-	reader := fakeClient(t, dst, kgo.ConsumeTopics(ledger.Topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
-	last := map[string]*ledger.Record{}
-	for {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		fs := reader.PollFetches(ctx)
-		cancel()
-		if fs.NumRecords() == 0 {
-			break
+	reader := fakeClient(t, dst, kgo.ConsumeTopics(ledger.Topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	ends, err := kadm.NewClient(fakeClient(t, dst)).ListEndOffsets(t.Context(), ledger.Topic)
+	require.NoError(t, err)
+	left := map[int32]int64{} // partitions not read to their end
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			left[o.Partition] = o.Offset
 		}
+	})
+	last := map[string]*ledger.Record{}
+	for len(left) > 0 {
+		fs := reader.PollFetches(t.Context())
+		require.NoError(t, fs.Err0())
 		fs.EachRecord(func(kr *kgo.Record) {
+			if kr.Offset+1 >= left[kr.Partition] {
+				delete(left, kr.Partition)
+			}
+			if kr.Attrs.IsControl() {
+				return
+			}
 			v, err := ledger.Decode(kr.Key, kr.Value)
 			require.NoError(t, err)
 			r, ok := v.(*ledger.Record)
