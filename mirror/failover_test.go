@@ -77,6 +77,8 @@ func TestE2E3Failback(t *testing.T) {
 
 	a.mirrors(b)
 	a.shows("0(0) 1(1) 2(2) 3(3)")
+	require.Contains(t, a.said.String(), `msg="records here that the source does not have are cut: lockstep diverged lists and exports them"`)
+	require.Contains(t, a.said.String(), "from=2 end=3")
 	require.Equal(t, b.content(), a.content())
 	a.neverWas(epoch.StateULERecovery)
 	require.Equal(t, epoch.Chain{{Epoch: 0, Start: 0}, {Epoch: 1, Start: 1}, {Epoch: 2, Start: 2}, {Epoch: 3, Start: 3}}, a.part().Log.Chain)

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 // site is a cluster with a Lockstep in front: partition 0 of topic t, its
 // ledger, and what clients of its proxy see.
 type site struct {
+	said  said // its log
 	t     *testing.T
 	name  string
 	phys  *fakeBroker
@@ -89,9 +91,9 @@ func (s *site) run() {
 	if s.stop != nil {
 		s.stop()
 	}
-	out := io.Discard
+	out := io.Writer(&s.said)
 	if testing.Verbose() {
-		out = os.Stderr
+		out = io.MultiWriter(out, os.Stderr)
 	}
 	src := s.src
 	memory := NewMemory(64 << 20)
@@ -343,4 +345,25 @@ func (s *fakeStore) written() []*ledger.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]*ledger.Record(nil), s.puts...)
+}
+
+// said keeps the warnings of a log.
+type said struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if bytes.Contains(b, []byte("level=WARN")) {
+		s.text.Write(b)
+	}
+	return len(b), nil
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
 }

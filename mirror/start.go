@@ -370,6 +370,13 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 	if err != nil {
 		return err
 	}
+	if step.Live {
+		from := o.VStart
+		if anew {
+			from = al.Local.VStart
+		}
+		p.slog.Warn("records here that the source does not have are cut: lockstep diverged lists and exports them", "from", from, "end", al.Local.VEnd)
+	}
 	p.mu.Lock()
 	p.unsure, p.mayShow, p.caught = -1, t.position, time.Time{}
 	p.live.Forget(0)

@@ -110,7 +110,8 @@ func wantedConfigs(src, known topicConfigs, rules configRules) map[string]string
 	if n := number(src["max.message.bytes"].value); n > 0 {
 		if compacted(src) {
 			// Batches with holes are written anew with a header per record (DESIGN §6).
-			n = min(2*n+1<<20, math.MaxInt32)
+			// Bounded, as the source may be a former mirror that has its value from here.
+			n = max(n, min(2*n+1<<20, maxGrown))
 		}
 		want["max.message.bytes"] = strconv.FormatInt(max(n, number(known["max.message.bytes"].value)), 10)
 	}
@@ -126,6 +127,10 @@ func wantedConfigs(src, known topicConfigs, rules configRules) map[string]string
 	}
 	return want
 }
+
+// maxGrown is up to where max.message.bytes of a compacted topic is raised above
+// the source's: well below what brokers take in one request.
+const maxGrown = 64 << 20
 
 // configPlan is how a topic's configs are brought to what is wanted.
 type configPlan struct {

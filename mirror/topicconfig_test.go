@@ -62,6 +62,18 @@ func TestWantedConfigs(t *testing.T) {
 	require.ErrorContains(t, err, "config expression")
 }
 
+// What failbacks carry to and fro doesn't grow without end: each side takes the
+// other's value, which it has from here.
+func TestMaxMessageBytesSettles(t *testing.T) {
+	src := topicConfigs{"cleanup.policy": {value: "compact"}, "max.message.bytes": {value: "1048588"}}
+	for range 20 {
+		src["max.message.bytes"] = configEntry{wantedConfigs(src, nil, configRules{})["max.message.bytes"], true}
+	}
+	require.Equal(t, "67108864", src["max.message.bytes"].value)
+	src["max.message.bytes"] = configEntry{"80000000", true}
+	require.Equal(t, "80000000", wantedConfigs(src, nil, configRules{})["max.message.bytes"], "never below the source's")
+}
+
 // CF-03, and a config that the source sets back to its default: only what
 // differs is altered, and only what Lockstep has set itself is taken away.
 func TestPlanConfigs(t *testing.T) {

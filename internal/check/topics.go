@@ -57,7 +57,7 @@ func (k *checker) topics(ctx context.Context, m *config.Mirror, src, dst *side) 
 	largest := k.sourceConfigs(ctx, m, src, names)
 	if dst != nil {
 		k.requestSize(ctx, m, dst, largest)
-		k.existing(ctx, m, dst, names)
+		k.existing(ctx, m, src, dst, names)
 	}
 }
 
@@ -108,7 +108,7 @@ func (k *checker) requestSize(ctx context.Context, m *config.Mirror, dst *side, 
 
 // existing finds topics on the destination that hold records of another
 // origin.
-func (k *checker) existing(ctx context.Context, m *config.Mirror, dst *side, names []string) {
+func (k *checker) existing(ctx context.Context, m *config.Mirror, src, dst *side, names []string) {
 	have, err := dst.adm.ListTopics(kadm.WithAuthorizedOps(ctx), append(names, ledger.Topic)...)
 	if err != nil {
 		k.add(Fail, m.Name, "destination topics", "can't be listed: %v", err)
@@ -131,29 +131,30 @@ func (k *checker) existing(ctx context.Context, m *config.Mirror, dst *side, nam
 		k.add(OK, m.Name, "destination topics", "none of the %d topics exists yet: they will be created", len(names))
 		return
 	}
+	foreign := found
 	if mirrored {
-		k.inLedger(ctx, m, dst, found, len(names))
-		return
+		foreign = k.inLedger(ctx, m, dst, found, len(names))
 	}
-	full, err := withRecords(ctx, dst, found)
+	full, err := withRecords(ctx, dst, foreign)
 	switch {
 	case err != nil:
 		k.add(Warn, m.Name, "destination topics", "%v", err)
 	case len(full) > 0:
-		k.add(Fail, m.Name, "destination topics", "%v hold records of another origin and there is no ledger: they will be left alone; rename or delete them, or exclude them", full)
-	default:
+		k.withRecords(ctx, m, src, dst, have, full)
+	case !mirrored:
 		k.add(OK, m.Name, "destination topics", "%d of %d topics exist and are empty", len(found), len(names))
 	}
 }
 
-// inLedger compares with what the ledger says of the topics.
-func (k *checker) inLedger(ctx context.Context, m *config.Mirror, dst *side, found []string, of int) {
+// inLedger compares with what the ledger says of the topics; foreign are those
+// that it doesn't know.
+func (k *checker) inLedger(ctx context.Context, m *config.Mirror, dst *side, found []string, of int) (foreign []string) {
 	owners, err := mirrorsInLedger(ctx, dst.opts)
 	if err != nil {
 		k.add(Fail, m.Name, "ledger", "topic %s can't be read (needs Read and Describe on it): %v", ledger.Topic, err)
-		return
+		return nil
 	}
-	var ours, other, foreign []string
+	var ours, other []string
 	var name string
 	for _, t := range found {
 		switch by, ok := owners[t]; {
@@ -168,10 +169,8 @@ func (k *checker) inLedger(ctx context.Context, m *config.Mirror, dst *side, fou
 	if len(other) > 0 {
 		k.add(Fail, m.Name, "ledger", "%v belong to mirror %q in the ledger: was this mirror renamed? Give it that name again, or exclude them", other, name)
 	}
-	if full, err := withRecords(ctx, dst, foreign); len(foreign) > 0 && err == nil && len(full) > 0 {
-		k.add(Fail, m.Name, "destination topics", "%v hold records of another origin: they will be left alone; rename or delete them, or exclude them", full)
-	}
 	k.add(OK, m.Name, "ledger", "%d of %d topics are mirrored already", len(ours), of)
+	return foreign
 }
 
 // mirrorsInLedger reads the ledger once: topic to mirror name.
@@ -186,7 +185,11 @@ func mirrorsInLedger(ctx context.Context, opts []kgo.Opt) (map[string]string, er
 	return out, err
 }
 
-func withRecords(ctx context.Context, s *side, names []string) ([]string, error) {
+// withRecords finds the partitions that hold records, and where they end.
+func withRecords(ctx context.Context, s *side, names []string) (map[string]map[int32]int64, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
 	start, err := s.adm.ListStartOffsets(ctx, names...)
 	if err != nil {
 		return nil, fmt.Errorf("offsets can't be listed: %w", err)
@@ -195,16 +198,14 @@ func withRecords(ctx context.Context, s *side, names []string) ([]string, error)
 	if err != nil {
 		return nil, fmt.Errorf("offsets can't be listed: %w", err)
 	}
-	full := map[string]bool{}
+	full := map[string]map[int32]int64{}
 	end.Each(func(e kadm.ListedOffset) {
 		if b, ok := start.Lookup(e.Topic, e.Partition); ok && e.Offset > b.Offset {
-			full[e.Topic] = true
+			if full[e.Topic] == nil {
+				full[e.Topic] = map[int32]int64{}
+			}
+			full[e.Topic][e.Partition] = e.Offset
 		}
 	})
-	var out []string
-	for t := range full {
-		out = append(out, t)
-	}
-	slices.Sort(out)
-	return out, nil
+	return full, nil
 }
