@@ -27,8 +27,17 @@ func TestMaxAge(t *testing.T) {
 		}
 		return sumOf(frame)
 	})), func(o *Options) { o.Limits.DrainTimeout = time.Hour })
-	aged := func(n int) func() bool { // of the open sessions, once all have been looked at
-		return func() bool { return count(p, func(s *session) bool { return s.aged }) == n }
+	// look has every session look at its age now, not when its timer says so.
+	look := func(is func(s *session) bool) int {
+		return count(p, func(s *session) bool {
+			s.lookAtAge(s.p.limits(), time.Now())
+			return is(s)
+		})
+	}
+	setAge := func(age, drain time.Duration) {
+		lim := *p.limits()
+		lim.MaxAge, lim.DrainTimeout = age, drain
+		p.SetLimits(lim)
 	}
 	idle, waits, busy := dialRaw(t, p), dialRaw(t, p), dialRaw(t, p)
 	idle.send(request(keyHeartbeat, 0, 2, nil, nil))
@@ -38,9 +47,10 @@ func TestMaxAge(t *testing.T) {
 		<-asked
 	}
 	eventually(t, "three sessions", func() bool { return p.open.Load() == 3 })
-	setAge(p, time.Millisecond)
+	setAge(time.Millisecond, time.Hour)
+	eventually(t, "all are old", func() bool { return look(func(s *session) bool { return !s.aged }) == 0 })
 	require.Empty(t, idle.ended())
-	eventually(t, "only the idle one ends", aged(2))
+	require.Equal(t, 2, look(func(s *session) bool { return s.aged }), "only the idle one ends")
 	require.Equal(t, 1, closedFor(p, ReasonMaxAge))
 
 	// A request begun before the answer to the last one keeps the session.
@@ -59,13 +69,12 @@ func TestMaxAge(t *testing.T) {
 	eventually(t, "reason", func() bool { return closedFor(p, ReasonMaxAge) == 3 })
 
 	// Never a moment without a request.
-	setAge(p, 0)
+	setAge(0, time.Hour)
 	never := dialRaw(t, p)
 	never.send(request(keyHeartbeat, 0, 1, nil, nil))
 	<-asked
-	p.SetLimits(Limits{MaxAge: time.Millisecond, DrainTimeout: -1})
-	touch(p)
-	eventually(t, "draining", func() bool { return count(p, func(s *session) bool { return s.draining }) == 1 })
+	setAge(time.Millisecond, -1)
+	eventually(t, "draining", func() bool { return look(func(s *session) bool { return s.draining }) == 1 })
 	never.send(request(keyHeartbeat, 0, 4, nil, nil))
 	eventually(t, "waits", func() bool { return count(p, func(s *session) bool { return len(s.pending) > 0 }) == 1 })
 	answer <- struct{}{}
@@ -73,18 +82,6 @@ func TestMaxAge(t *testing.T) {
 	require.EqualValues(t, 1, corr)
 	require.Empty(t, never.ended(), "it begins another request")
 	eventually(t, "reason", func() bool { return closedFor(p, ReasonMaxAge) == 4 })
-}
-
-// setAge changes the limit and has every session look at it.
-func setAge(p *Proxy, age time.Duration) {
-	lim := *p.limits()
-	lim.MaxAge = age
-	p.SetLimits(lim)
-	touch(p)
-}
-
-func touch(p *Proxy) {
-	eachSession(p, func(s *session) { s.lookAtAge(s.p.limits(), time.Now()) })
 }
 
 // eachSession runs f on every session's loop and waits.
