@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -58,6 +59,7 @@ func TestGroupDecisions(t *testing.T) {
 		{"OT-09: an epoch without records, position checked under it", groupOffset{1040, 9}, noOffset, nil, verified, -1, groupDecision{true, groupOffset{1040, 6}, GroupSynced}},
 		{"OT-11: null", noOffset, noOffset, nil, at(l, 1040), -1, groupDecision{reason: GroupNull}},
 		{"garbled", groupOffset{-7, 4}, noOffset, nil, at(l, 1040), -1, groupDecision{reason: GroupGarbled}},
+		{"PX-077: the epoch that a group with a broken coordinator had", groupOffset{7, math.MinInt32}, noOffset, nil, at(l, 1040), -1, groupDecision{reason: GroupGarbled}},
 		{"garbled epoch", groupOffset{7, -4}, noOffset, nil, at(l, 1040), -1, groupDecision{reason: GroupGarbled}},
 		{"in step", groupOffset{200, 4}, groupOffset{200, 4}, nil, at(l, 1040), -1, groupDecision{false, groupOffset{200, 4}, GroupSynced}},
 		{"moved here", groupOffset{200, 4}, groupOffset{201, 4}, nil, at(l, 1040), -1, groupDecision{reason: GroupMoved}},

@@ -1,15 +1,20 @@
 package proxy
 
 import (
+	"bufio"
+	"context"
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/protocol"
@@ -254,5 +259,58 @@ func TestMetadataOddities(t *testing.T) {
 		require.Equal(t, tc.want, r.Topics[0].Partitions[0].LeaderEpoch)
 		require.Equal(t, tc.epoch, r.Topics[1].Partitions[0].LeaderEpoch)
 		require.Equal(t, tc.code, r.ErrorCode)
+	}
+}
+
+// PX-079: the cluster id that clients see is the destination's own, in every
+// answer that has one, and a live client whose address leads to another cluster
+// from one moment to the next (a failover by DNS) goes on there.
+func TestClusterIDIsTheDestinations(t *testing.T) {
+	leakCheck(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testPatience)
+	defer cancel()
+	first := freePorts(t, 3)
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first))
+	start := func(id string) (stop func()) {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.ClusterID(id))
+		require.NoError(t, err)
+		t.Cleanup(cluster.Close)
+		opts := testOptions("")
+		opts.Dial = nil
+		opts.Bootstrap = cluster.ListenAddrs()
+		opts.Listeners = []Listener{{Address: address, FirstPort: first + 1, LastPort: first + 2}}
+		p, err := New(opts)
+		require.NoError(t, err)
+		return runProxy(t, p)
+	}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(address),
+		kgo.MetadataMinAge(10*time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond }))
+	require.NoError(t, err)
+	defer cl.Close()
+	for _, id := range []string{"source", "destination"} {
+		stop := start(id)
+		eventually(t, "the client is at "+id, func() bool {
+			req := kmsg.NewPtrMetadataRequest()
+			req.Topics = []kmsg.MetadataRequestTopic{}
+			meta, err := req.RequestWith(ctx, cl)
+			return err == nil && meta.ClusterID != nil && *meta.ClusterID == id
+		})
+		tcp := dialTCP(t, address).(*net.TCPConn)
+		raw := &rawClient{tcp, t, bufio.NewReader(tcp)}
+		for version := int16(2); version <= 12; version++ {
+			req, meta := kmsg.NewPtrMetadataRequest(), kmsg.NewPtrMetadataResponse()
+			req.SetVersion(version)
+			raw.send(request(protocol.KeyMetadata, version, 1, nil, req.AppendTo(nil)))
+			_, body := raw.answer()
+			if version >= 9 {
+				body = body[1:]
+			}
+			require.NoError(t, protocol.DecodeBody(version, body, meta))
+			require.Equal(t, id, *meta.ClusterID, "Metadata version %d", version)
+		}
+		resp, err := kmsg.NewPtrDescribeClusterRequest().RequestWith(ctx, cl)
+		require.NoError(t, err)
+		require.Equal(t, id, resp.ClusterID)
+		stop()
 	}
 }

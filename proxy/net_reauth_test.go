@@ -1,13 +1,16 @@
 package proxy
 
 import (
+	"context"
 	"net"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
 
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
@@ -52,6 +55,59 @@ func reauthBroker(t *testing.T, lifetime int, auths *atomic.Int64) func(c *net.T
 			return sumAnswer(h, f)
 		})(c)
 	}
+}
+
+// PX-069: a session lasts as long as the rest of the client's token where that is
+// less than the broker's connections.max.reauth.ms. The client hears the broker's
+// figure, and authenticates anew in time on the connection that it has.
+func TestSessionAsLongAsTheToken(t *testing.T) {
+	leakCheck(t)
+	const reauth, token = int64(time.Hour / time.Millisecond), int64(1200)
+	var auths, closed atomic.Int64
+	p := testProxy(t, scriptedBroker(t, func(c *net.TCPConn) {
+		defer closed.Add(1)
+		serveFrames(func(h protocol.RequestHeader, f []byte) []byte {
+			var resp kmsg.Response
+			switch h.Key {
+			case protocol.KeyApiVersions:
+				r := kmsg.NewPtrApiVersionsResponse()
+				for _, k := range []int16{protocol.KeyMetadata, protocol.KeyApiVersions, protocol.KeySaslHandshake, protocol.KeySaslAuthenticate} {
+					r.ApiKeys = append(r.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: k, MaxVersion: 1})
+				}
+				resp = r
+			case protocol.KeySaslHandshake:
+				r := kmsg.NewPtrSASLHandshakeResponse()
+				r.SupportedMechanisms = []string{"OAUTHBEARER"}
+				resp = r
+			case protocol.KeySaslAuthenticate:
+				auths.Add(1)
+				r := kmsg.NewPtrSASLAuthenticateResponse()
+				r.SessionLifetimeMillis = min(reauth, token)
+				resp = r
+			default:
+				r := kmsg.NewPtrMetadataResponse()
+				r.Brokers = append(r.Brokers, kmsg.MetadataResponseBroker{NodeID: 0, Host: "127.0.0.1", Port: 1})
+				resp = r
+			}
+			resp.SetVersion(h.Version)
+			return resp.AppendTo(nil)
+		})(c)
+	}), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), testPatience)
+	defer cancel()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(p.Addr().String()), kgo.SASL(oauth.Auth{Token: "t"}.AsMechanism()), kgo.MetadataMinAge(10*time.Millisecond))
+	require.NoError(t, err)
+	seed := cl.SeedBrokers()[0]
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}
+	for auths.Load() < 4 {
+		_, err := seed.Request(ctx, req)
+		require.NoError(t, err)
+		time.Sleep(5 * time.Millisecond)
+	}
+	require.Zero(t, closed.Load(), "a session was cut off")
+	cl.Close()
+	eventually(t, "closed", func() bool { return p.open.Load() == 0 })
 }
 
 // PX-061, PX-067 (KIP-368): a client authenticates anew on its live connection,

@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
@@ -40,8 +42,10 @@ func saslListener(t *testing.T, c *testkafka.Cluster, extra ...string) (addr str
 		}
 	}
 	lines = append(lines, "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
-		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256",
+		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,OAUTHBEARER",
 		`listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_p="secret";`,
+		`listener.name.sasl.oauthbearer.sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`,
+		"listener.name.sasl.oauthbearer.connections.max.reauth.ms=3600000",
 		"listener.name.sasl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;")
 	lines = append(lines, extra...)
 	require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
@@ -58,7 +62,8 @@ func (d *disconnects) OnBrokerDisconnect(kgo.BrokerMetadata, net.Conn) { d.n.Add
 // Real Kafka with sessions of three seconds: bare tokens of SaslHandshake v0 get a
 // client in, and the broker cuts it off afterwards (PX-065); a client that can
 // authenticate anew goes on for several sessions without losing a connection
-// (PX-061).
+// (PX-061), also where a session is as short as its token, whatever the broker is
+// set to (PX-069).
 func TestSASLOverKafka(t *testing.T) {
 	c := testkafka.Start(t, testkafka.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -112,8 +117,14 @@ func TestSASLOverKafka(t *testing.T) {
 		eventually(t, "reason", func() bool { return closedFor(p, ReasonBrokerEOF) == before+1 })
 	}
 
+	var tokens atomic.Int64
+	bearer := oauth.Oauth(func(context.Context) (oauth.Auth, error) {
+		tokens.Add(1)
+		enc, now := base64.RawURLEncoding.EncodeToString, time.Now().Unix()
+		return oauth.Auth{Token: enc([]byte(`{"alg":"none"}`)) + "." + enc(fmt.Appendf(nil, `{"sub":"o","iat":%d,"exp":%d}`, now, now+5)) + "."}, nil
+	})
 	for _, m := range []sasl.Mechanism{
-		plain.Auth{User: "p", Pass: "secret"}.AsMechanism(), scram.Auth{User: "s", Pass: "secret"}.AsSha256Mechanism(),
+		plain.Auth{User: "p", Pass: "secret"}.AsMechanism(), scram.Auth{User: "s", Pass: "secret"}.AsSha256Mechanism(), bearer,
 	} {
 		var lost disconnects
 		cl, err := kgo.NewClient(kgo.SeedBrokers(p.Addr().String()), kgo.SASL(m), kgo.WithHooks(&lost), kgo.DefaultProduceTopic("t"))
@@ -124,4 +135,5 @@ func TestSASLOverKafka(t *testing.T) {
 		require.Zero(t, lost.n.Load(), m.Name())
 		cl.Close()
 	}
+	require.Greater(t, tokens.Load(), int64(2))
 }

@@ -23,7 +23,7 @@ public final class New extends Matrix {
         }
     }
 
-    /** A regular expression that the broker evaluates (ConsumerGroupHeartbeat v1), over an ordinary and a mirrored topic. */
+    /** A regular expression that the broker evaluates (ConsumerGroupHeartbeat v1, PX-109), over an ordinary and a mirrored topic. */
     private static void regex() {
         String mirrored = MIRRORED.keySet().iterator().next();
         int n = written + MIRRORED.get(mirrored);
