@@ -3,7 +3,9 @@ package proxy
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -374,4 +376,89 @@ func TestTLSBrokerClosesWhileAnswerWaits(t *testing.T) {
 	_, body := c.answer()
 	require.Len(t, body, size)
 	require.Empty(t, c.ended())
+}
+
+// onLoop is a session of p between two memConns, and a way to run something on
+// its loop.
+func onLoop(p *Proxy, log *slog.Logger) (s *session, client, broker *memConn, run func(f func())) {
+	l := p.engine.loops[0]
+	run = func(f func()) {
+		done := make(chan struct{})
+		if l.post(func() { defer close(done); f() }) {
+			<-done
+		}
+	}
+	client, broker = &memConn{reading: true}, &memConn{reading: true}
+	s = &session{p: p, l: l, client: client, upstream: broker, brokerID: bootstrap, front: p.fronts[0], log: log}
+	run(func() {
+		l.sessions[s] = struct{}{}
+		p.open.Add(1)
+		p.sockets.Add(1)
+	})
+	return s, client, broker, run
+}
+
+// A broker that ends behind an answer that waits for room: the answer is
+// delivered, then the session ends, and the log says why. (What TLS delivers
+// together may end so; where the socket was cut is in TestTLSBrokerClosesWhileAnswerWaits.)
+func TestBrokerEndsBehindWaitingAnswer(t *testing.T) {
+	for name, end := range map[string]error{"in order": io.EOF, "broken": errors.New("cut by a test")} {
+		t.Run(name, func(t *testing.T) {
+			leakCheck(t)
+			p := testProxy(t, "", func(o *Options) { o.Limits.Memory = 32 << 20 })
+			p.budget.force(16 << 20)
+			var log syncBuffer
+			s, client, broker, run := onLoop(p, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+			meta := kmsg.NewPtrMetadataResponse()
+			meta.SetVersion(1)
+			for range 90 {
+				topic := kmsg.NewMetadataResponseTopic()
+				topic.Topic = kmsg.StringPtr(strings.Repeat("t", 1000))
+				meta.Topics = append(meta.Topics, topic)
+			}
+			body := meta.AppendTo(nil)
+			require.Greater(t, len(body), freeFrameBytes)
+			run(func() {
+				s.onData(client, request(protocol.KeyMetadata, 1, 7, nil, metadataBody))
+				s.onData(broker, answerFrame(7, body))
+				s.onEOF(broker, end)
+			})
+			var waits, closed bool
+			run(func() { waits, closed = s.answers.claim != nil && len(client.out) == 0, s.closed })
+			require.True(t, waits)
+			require.False(t, closed)
+			p.budget.giveBack(16 << 20)
+			eventually(t, "end", func() bool { return closedFor(p, ReasonBrokerEOF) == 1 })
+			var got []byte
+			run(func() { got = client.out })
+			require.Equal(t, answerFrame(7, body), got)
+			require.Equal(t, end != io.EOF, strings.Contains(log.String(), "cut by a test"))
+		})
+	}
+}
+
+// A client that arrives just when the loops have ended: its socket is closed, it
+// counts no more, and it has a reason.
+func TestArrivalAfterTheEnd(t *testing.T) {
+	leakCheck(t)
+	p, err := New(testOptions("127.0.0.1:1"))
+	require.NoError(t, err)
+	runProxy(t, p)()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	client := dialTCP(t, ln.Addr().String())
+	c, err := ln.Accept()
+	require.NoError(t, err)
+	a := arrival{front: p.fronts[0], brokerID: bootstrap, name: "late"}
+	_, ok := p.admit()
+	require.True(t, ok)
+	got, _, err := p.meet(c, &a)
+	require.NoError(t, err)
+	p.place(got, a)
+	_, err = client.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "the socket is still open")
+	require.Zero(t, p.sockets.Load())
+	require.Empty(t, p.from)
+	require.Equal(t, 1, closedFor(p, ReasonDraining))
 }

@@ -51,14 +51,17 @@ func FranzSuite(ctx context.Context, dir string) (*Suite, error) {
 type Outcomes map[string]string
 
 // Count is how many tests had an outcome.
-func (o Outcomes) Count(what string) int {
-	n := 0
-	for _, x := range o {
-		if x == what {
-			n++
+func (o Outcomes) Count(what string) int { return len(o.Names(what)) }
+
+// Names are the tests that had an outcome.
+func (o Outcomes) Names(what string) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(o)) {
+		if o[name] == what {
+			out = append(out, name)
 		}
 	}
-	return n
+	return out
 }
 
 // Worse are the tests that did not pass here although they passed there.

@@ -4,8 +4,10 @@ package foreign_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -19,11 +21,12 @@ import (
 
 // franz-go's own tests pass through the proxy as they pass at the brokers: `make test-foreign`. FOREIGN_RUN is the
 // expression of test names (all when empty), FOREIGN_RECORDS how many records their ETL tests send (their own default,
-// 500000, takes very long on two cores), FOREIGN_TIMEOUT the time for each of the two runs.
+// 500000, takes very long on two cores), FOREIGN_TIMEOUT the time for each run. What fails, on either side, is run once
+// more by itself: their ETL tests, six chains of consumers at a time, now and then stand still on two cores.
 func TestFranzSuite(t *testing.T) {
 	src := kafka.Source(t)
 	dst := testkafka.Start(t, testkafka.Options{Name: "destination", Brokers: 3, Heap: "700m", Props: map[string]string{"auto.create.topics.enable": "true"}})
-	timeout, err := time.ParseDuration(env("FOREIGN_TIMEOUT", "15m"))
+	timeout, err := time.ParseDuration(env("FOREIGN_TIMEOUT", "10m"))
 	require.NoError(t, err)
 	suite, err := foreign.FranzSuite(t.Context(), t.TempDir())
 	require.NoError(t, err)
@@ -37,8 +40,15 @@ func TestFranzSuite(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { _ = log.Close() }()
 		began := time.Now()
-		out, err := suite.Run(t.Context(), seeds, env("FOREIGN_RUN", "."), timeout, log, "KGO_TEST_RF=1", "KGO_TEST_RECORDS="+env("FOREIGN_RECORDS", "20000"))
+		settings := []string{"KGO_TEST_RF=1", "KGO_TEST_RECORDS=" + env("FOREIGN_RECORDS", "20000")}
+		out, err := suite.Run(t.Context(), seeds, env("FOREIGN_RUN", "."), timeout, log, settings...)
 		require.NoError(t, err)
+		if failed := out.Names("FAIL"); len(failed) > 0 {
+			t.Logf("%s: once more, alone: %v", name, failed)
+			again, err := suite.Run(t.Context(), seeds, "^("+strings.Join(failed, "|")+")$", timeout, log, settings...)
+			require.NoError(t, err)
+			maps.Copy(out, again)
+		}
 		t.Logf("%s: %v", name, time.Since(began).Round(time.Second))
 		return out
 	}
