@@ -132,7 +132,7 @@ func TestMaxAgeSpreadsClients(t *testing.T) {
 		return testProxy(t, broker, func(o *Options) { o.Limits.MaxAge = 300 * time.Millisecond })
 	}
 	first := start()
-	balancer := newBalancer(t, first.Addr().String())
+	balancer := newBalancer(t, "127.0.0.1:0", first.Addr().String())
 	const clients = 20
 	var (
 		wg   sync.WaitGroup
@@ -202,7 +202,7 @@ func beatUntilClosed(addr string, stop chan struct{}) error {
 	}
 }
 
-// balancer gives each new connection to the next of its targets.
+// balancer gives each new connection to the next of its targets that takes it.
 type balancer struct {
 	net.Listener
 	mu      sync.Mutex
@@ -210,10 +210,10 @@ type balancer struct {
 	next    int
 }
 
-func newBalancer(t *testing.T, target string) *balancer {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+func newBalancer(t *testing.T, address string, targets ...string) *balancer {
+	ln, err := net.Listen("tcp", address)
 	require.NoError(t, err)
-	b := &balancer{Listener: ln, targets: []string{target}}
+	b := &balancer{Listener: ln, targets: targets}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -241,10 +241,16 @@ func (b *balancer) relay(c *net.TCPConn) {
 	defer c.Close()
 	b.mu.Lock()
 	b.next++
-	target := b.targets[b.next%len(b.targets)]
+	next, targets := b.next, b.targets
 	b.mu.Unlock()
-	up, err := net.Dial("tcp", target)
-	if err != nil {
+	var up net.Conn
+	for i := range targets {
+		var err error
+		if up, err = net.Dial("tcp", targets[(next+i)%len(targets)]); err == nil {
+			break
+		}
+	}
+	if up == nil {
 		return
 	}
 	defer up.Close()

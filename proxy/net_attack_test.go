@@ -432,7 +432,7 @@ func TestBrokerEndsBehindWaitingAnswer(t *testing.T) {
 			var got []byte
 			run(func() { got = client.out })
 			require.Equal(t, answerFrame(7, body), got)
-			require.Equal(t, end != io.EOF, strings.Contains(log.String(), "cut by a test"))
+			require.Equal(t, !errors.Is(end, io.EOF), strings.Contains(log.String(), "cut by a test"))
 		})
 	}
 }

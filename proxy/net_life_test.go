@@ -108,6 +108,49 @@ func TestRollingRestart(t *testing.T) {
 	t.Logf("%d records, %d of them read again", len(seen), again)
 }
 
+// PX-105: two instances that show the brokers at one address, of a load balancer
+// (or a name that stands for both): a client that has no way back to a bootstrap
+// address goes on when its instance ends for good.
+func TestOneAddressOfTwoInstances(t *testing.T) {
+	leakCheck(t)
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.SeedTopics(6, "t"))
+	require.NoError(t, err)
+	defer cluster.Close()
+	const brokers = 3
+	first := freePorts(t, 3*brokers)
+	addr := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)) }
+	start := func(i int) (p *Proxy, stop func()) {
+		opts := testOptions("")
+		opts.Dial = nil
+		opts.Bootstrap = cluster.ListenAddrs()
+		opts.Listeners = []Listener{{Address: "127.0.0.1:0", FirstPort: first + i*brokers, LastPort: first + (i+1)*brokers - 1, AdvertisedFirstPort: first}}
+		opts.Limits.DrainTimeout = 10 * time.Second
+		p, err := New(opts)
+		require.NoError(t, err)
+		stop = runProxy(t, p)
+		eventually(t, "ready", func() bool { return p.Ready() == nil })
+		return p, stop
+	}
+	for i := range brokers {
+		newBalancer(t, addr(i), addr(brokers+i), addr(2*brokers+i))
+	}
+	p, stop := start(1)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testPatience)
+	defer cancel()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(p.Addr().String()), kgo.DefaultProduceTopic("t"), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
+	require.NoError(t, err)
+	defer cl.Close()
+	produce := func() {
+		for range 30 {
+			require.NoError(t, cl.ProduceSync(ctx, kgo.StringRecord("x")).FirstErr())
+		}
+	}
+	produce()
+	start(2)
+	stop()
+	produce()
+}
+
 // PX-103: a broker that closes an idle connection has the client's side closed
 // at once, so that the client notices it as without a proxy. A broker that takes
 // the connection and says nothing is the client's to give up: nothing is left
