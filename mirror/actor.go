@@ -30,6 +30,18 @@ func backoff(n int, lo, hi time.Duration) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/5+1))
 }
 
+// tries counts tries that failed since the last one that did not, each cause on
+// its own: what has just begun to fail, when an outage ends for instance, is
+// tried again soon, and two causes that take turns are not tried without end.
+type tries map[string]int
+
+// failed counts one more try with this cause, and says how many there were.
+func (t tries) failed(cause string) int {
+	n := t[cause]
+	t[cause]++
+	return n
+}
+
 // setTodoErr makes the partition fail. mu is held.
 func (p *Partition) setTodoErr(err error) {
 	switch p.phase {
@@ -45,7 +57,7 @@ func (p *Partition) run(ctx context.Context) {
 	if !p.begin() {
 		return
 	}
-	for try := 0; ctx.Err() == nil; {
+	for failed := (tries{}); ctx.Err() == nil; {
 		job := p.nextJob()
 		if job == nil {
 			select {
@@ -57,7 +69,7 @@ func (p *Partition) run(ctx context.Context) {
 		err := job(ctx)
 		switch {
 		case err == nil:
-			try = 0
+			clear(failed)
 		case canceled(ctx):
 			return
 		case errors.Is(err, ledger.ErrFenced):
@@ -85,8 +97,8 @@ func (p *Partition) run(ctx context.Context) {
 				}
 				// STOPPED never becomes FAILED.
 			}
+			try := failed.failed(errorCode(err))
 			d := backoff(try, tryMin, tryMax)
-			try++
 			level := slog.LevelDebug
 			if try%10 == 5 { // not at once: a topic that was just created has no leader here yet
 				level = slog.LevelWarn

@@ -28,6 +28,7 @@ const groupsAtOnce = 1000
 
 func (s *groupSync) applyTo(ctx context.Context, names []string, scope func(*groupPart) bool, last bool) {
 	var jobs []groupJob
+	names, shares := s.byKind(names)
 	s.dst.offsets(ctx, names, func(name string, ts []kmsg.OffsetFetchResponseGroupTopic, err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -44,6 +45,7 @@ func (s *groupSync) applyTo(ctx context.Context, names []string, scope func(*gro
 			jobs = append(jobs, j)
 		}
 	})
+	jobs = append(jobs, s.applyShares(ctx, shares, scope, last)...)
 	var g errgroup.Group
 	g.SetLimit(groupCommits)
 	for _, j := range jobs {
@@ -102,12 +104,20 @@ func (s *groupSync) decide(g *group, ts []kmsg.OffsetFetchResponseGroupTopic, sc
 		if e.ours {
 			before = &e.last
 		}
-		d := decideGroup(e.src, e.dst, before, &p.bounds, p.cut(e.looked, e.dst))
+		cut := p.cut(e.looked, e.dst)
+		if g.share {
+			cut = -1 // where it is was found in the log as it is now: never above a cut
+		}
+		d := decideGroup(e.src, e.dst, before, &p.bounds, cut)
+		if g.share && d.commit {
+			d.to.epoch = -1
+			d.commit = d.to != e.dst
+		}
 		text := e.text
 		if text == nil && e.meta == metaHash(at.meta) {
 			text = at.meta
 		}
-		if d.reason == GroupSynced && !d.commit {
+		if d.reason == GroupSynced && !d.commit && !g.share { // share groups' don't expire
 			stale := e.ours && now.Unix()-e.written >= int64(groupRewrite/time.Second)
 			if metaHash(at.meta) != e.meta && e.text != nil || stale {
 				d.commit = true
@@ -151,7 +161,7 @@ func (s *groupSync) commit(ctx context.Context, j groupJob, last bool) {
 	if len(list) == 0 || ctx.Err() != nil {
 		return
 	}
-	errs := s.dst.commit(ctx, j.g.name, list)
+	errs := s.send(ctx, j.g, list)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()

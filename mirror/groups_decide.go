@@ -26,7 +26,7 @@ const (
 	GroupNoAnswer                 // the source's coordinator can't be asked
 	GroupNoAnswerHere             // the destination's
 	GroupRefused                  // the destination refuses the commit; the error says why
-	GroupShare                    // share groups: see docs/limits.md
+	GroupShare                    // a share group whose offsets one side doesn't tell, or doesn't let be set
 	groupReasonEnd
 )
 

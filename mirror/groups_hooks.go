@@ -40,6 +40,7 @@ func (m *Manager) groupSyncOf(s *source) error {
 		_, why := p.groupBounds()
 		return why == 0
 	}
+	g.places = engineLogs{s}
 	s.groups = g
 	m.groups.add(s.o.Name, g)
 	return nil

@@ -28,8 +28,14 @@ type groupCluster struct {
 	cl *kgo.Client
 
 	mu     sync.Mutex
-	coords map[string]int32 // where a group's coordinator is
-	batch  map[int32]bool   // brokers that take several groups in one OffsetFetch
+	coords map[string]int32     // where a group's coordinator is
+	apis   map[int32]brokerAPIs // what brokers offer
+}
+
+// brokerAPIs are what a broker can do for groups.
+type brokerAPIs struct {
+	batches bool // takes several groups in one OffsetFetch
+	share   bool // tells and sets where share groups are
 }
 
 func newGroupCluster(opts []kgo.Opt) (*groupCluster, error) {
@@ -42,7 +48,7 @@ func newGroupCluster(opts []kgo.Opt) (*groupCluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &groupCluster{cl: cl, coords: map[string]int32{}, batch: map[int32]bool{}}, nil
+	return &groupCluster{cl: cl, coords: map[string]int32{}, apis: map[int32]brokerAPIs{}}, nil
 }
 
 func (c *groupCluster) close() { c.cl.Close() }
@@ -58,7 +64,7 @@ type listedGroup struct {
 func (c *groupCluster) list(ctx context.Context) (groups map[string]listedGroup, missing, err error) {
 	groups = map[string]listedGroup{}
 	c.mu.Lock()
-	clear(c.batch) // brokers may have been up- or downgraded
+	clear(c.apis) // brokers may have been up- or downgraded
 	c.mu.Unlock()
 	n := 0
 	shards := c.cl.RequestSharded(ctx, kmsg.NewPtrListGroupsRequest())
@@ -140,10 +146,10 @@ func (c *groupCluster) forget(group string, err error) {
 	c.mu.Unlock()
 }
 
-// batches tells whether a broker takes several groups in one OffsetFetch.
-func (c *groupCluster) batches(ctx context.Context, broker int32) (bool, error) {
+// offers tells what a broker can do.
+func (c *groupCluster) offers(ctx context.Context, broker int32) (brokerAPIs, error) {
 	c.mu.Lock()
-	b, ok := c.batch[broker]
+	b, ok := c.apis[broker]
 	c.mu.Unlock()
 	if ok {
 		return b, nil
@@ -152,15 +158,18 @@ func (c *groupCluster) batches(ctx context.Context, broker int32) (bool, error) 
 	req.ClientSoftwareName, req.ClientSoftwareVersion = "lockstep", "1"
 	r, err := c.cl.Broker(int(broker)).RetriableRequest(ctx, req)
 	if err != nil {
-		return false, err
+		return b, err
 	}
 	for _, k := range r.(*kmsg.ApiVersionsResponse).ApiKeys {
-		if k.ApiKey == int16(kmsg.OffsetFetch) {
-			b = k.MaxVersion >= 8
+		switch kmsg.Key(k.ApiKey) {
+		case kmsg.OffsetFetch:
+			b.batches = k.MaxVersion >= 8
+		case kmsg.AlterShareGroupOffsets: // came together with DescribeShareGroupOffsets
+			b.share = true
 		}
 	}
 	c.mu.Lock()
-	c.batch[broker] = b
+	c.apis[broker] = b
 	c.mu.Unlock()
 	return b, nil
 }
@@ -192,14 +201,14 @@ func (c *groupCluster) offsets(ctx context.Context, groups []string, take func(s
 }
 
 func (c *groupCluster) fetchFrom(ctx context.Context, broker int32, groups []string, tell func(string, []kmsg.OffsetFetchResponseGroupTopic, error)) {
-	many, err := c.batches(ctx, broker)
+	can, err := c.offers(ctx, broker)
 	if err != nil {
 		for _, g := range groups {
 			tell(g, nil, err)
 		}
 		return
 	}
-	size := 1
+	size, many := 1, can.batches
 	if many {
 		size = groupsAFetch
 	}

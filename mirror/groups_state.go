@@ -33,6 +33,7 @@ type groupEntry struct {
 // group is what is remembered of a group.
 type group struct {
 	name    string
+	share   bool        // a share group: its offsets are where its share partitions start
 	reason  GroupReason // of all of it; 0: each entry has its own
 	err     string      // the words behind a reason that needs some
 	since   int64
@@ -152,18 +153,27 @@ func sourceReason(err error) GroupReason {
 	if errors.Is(err, kerr.GroupAuthorizationFailed) || errors.Is(err, kerr.TopicAuthorizationFailed) {
 		return GroupDenied
 	}
+	if errors.Is(err, errNoShareAPI) || errors.Is(err, kerr.InvalidRequest) { // the latter from a Lockstep in front of the source
+		return GroupShare
+	}
 	return GroupNoAnswer
 }
 
 // commitReason sorts an error of the destination.
 func commitReason(err error) GroupReason {
+	switch {
+	case errors.Is(err, errNoShareAPI):
+		return GroupShare
+	case errors.Is(err, errNotPlaced):
+		return GroupNotReady
+	}
 	var ke *kerr.Error
 	if !errors.As(err, &ke) {
 		return GroupNoAnswerHere
 	}
 	switch {
 	case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.IllegalGeneration), errors.Is(err, kerr.RebalanceInProgress),
-		errors.Is(err, kerr.FencedMemberEpoch), errors.Is(err, kerr.StaleMemberEpoch):
+		errors.Is(err, kerr.FencedMemberEpoch), errors.Is(err, kerr.StaleMemberEpoch), errors.Is(err, kerr.NonEmptyGroup):
 		return GroupActive
 	case errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.TopicAuthorizationFailed):
 		return GroupDeniedHere

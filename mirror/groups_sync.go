@@ -32,6 +32,7 @@ type groupSync struct {
 	// has none. mine tells whether one may still be written.
 	look   func() map[partKey]groupLook
 	mine   func(k partKey, last bool) bool
+	places ownLog        // where offsets are on the destination, for share groups
 	source func() string // the source's cluster id, "": not known
 	now    func() time.Time
 
@@ -251,16 +252,23 @@ func (s *groupSync) fromSource(ctx context.Context, scope func(*groupPart) bool,
 		return nil, fmt.Errorf("source.bootstrap leads to cluster %s, mirrored is %s: no group offsets are taken from it", meta.Cluster, id)
 	}
 	names := make([]string, 0, len(listed))
+	var shares []string
+	sort := func(name string, share bool) {
+		if share {
+			shares = append(shares, name)
+		} else {
+			names = append(names, name)
+		}
+	}
 	s.mu.Lock()
 	for name, l := range listed {
 		if name == Group || !s.o.Filter.Match(name) {
 			continue
 		}
-		if l.share {
-			s.group(name).mark(GroupShare, nil, s.now())
-			continue
+		if g := s.groups[name]; g != nil && g.share != l.share {
+			delete(s.groups, name) // deleted, and another kind of group now
 		}
-		names = append(names, name)
+		sort(name, l.share)
 	}
 	for name, g := range s.groups {
 		if _, ok := listed[name]; ok {
@@ -268,21 +276,23 @@ func (s *groupSync) fromSource(ctx context.Context, scope func(*groupPart) bool,
 		}
 		if missing == nil {
 			delete(s.groups, name) // deleted on the source, or expired: what is here stays
-		} else if g.reason != GroupShare {
-			names = append(names, name) // its coordinator may be the one that doesn't answer
+		} else {
+			sort(name, g.share) // its coordinator may be the one that doesn't answer
 		}
 	}
 	s.mu.Unlock()
 	slices.Sort(names)
+	slices.Sort(shares)
 	if missing != nil {
 		s.log.Warn("not every broker of the source lists its groups", "err", missing)
 	}
 	now := s.now()
-	s.src.offsets(ctx, names, func(name string, ts []kmsg.OffsetFetchResponseGroupTopic, err error) {
+	take := func(share bool, name string, ts []kmsg.OffsetFetchResponseGroupTopic, err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err != nil {
 			g := s.group(name)
+			g.share = share
 			g.mark(sourceReason(err), err, now)
 			if last && g.inScope(scope) { // what was known stays
 				todo = append(todo, name)
@@ -291,7 +301,7 @@ func (s *groupSync) fromSource(ctx context.Context, scope func(*groupPart) bool,
 		}
 		g := s.groups[name]
 		if g == nil {
-			g = &group{name: name}
+			g = &group{name: name, share: share}
 		}
 		g.reason, g.err = 0, ""
 		g.merge(ts, s.find, scope, s.cycles, now)
@@ -303,7 +313,9 @@ func (s *groupSync) fromSource(ctx context.Context, scope func(*groupPart) bool,
 		if g.unsettled(scope, now, here[name].active, last) {
 			todo = append(todo, name)
 		}
-	})
+	}
+	s.src.offsets(ctx, names, func(name string, ts []kmsg.OffsetFetchResponseGroupTopic, err error) { take(false, name, ts, err) })
+	s.src.shareOffsets(ctx, shares, func(name string, ts []kmsg.OffsetFetchResponseGroupTopic, err error) { take(true, name, ts, err) })
 	return todo, ctx.Err()
 }
 

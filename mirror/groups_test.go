@@ -452,7 +452,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Share groups are named, and not taken for consumer groups.
+// Share groups of a source that doesn't tell where they start are named, and not taken for consumer groups.
 func TestGroupShareNamed(t *testing.T) {
 	r := newGroupRig(t, 1, "t")
 	r.commit(r.a, "g", "t", 0, 5, 0)
@@ -474,7 +474,19 @@ func TestGroupShareNamed(t *testing.T) {
 		a.Groups = append(a.Groups, kmsg.ListGroupsResponseGroup{Group: "shared", ProtocolType: "share", GroupState: "Empty", GroupType: "share"})
 		return a, nil, true
 	})
+	r.src.ControlKey(int16(kmsg.ApiVersions), func(kreq kmsg.Request) (kmsg.Response, error, bool) { // older than Kafka 4.1
+		r.src.KeepControl()
+		a := kmsg.NewPtrApiVersionsResponse()
+		a.Version = min(kreq.GetVersion(), 3)
+		for k, most := range map[kmsg.Key]int16{kmsg.Metadata: 12, kmsg.ListGroups: 5, kmsg.FindCoordinator: 4, kmsg.OffsetFetch: 8, kmsg.ApiVersions: 3} {
+			v := kmsg.NewApiVersionsResponseApiKey()
+			v.ApiKey, v.MaxVersion = int16(k), most
+			a.ApiKeys = append(a.ApiKeys, v)
+		}
+		return a, nil, true
+	})
 	r.cycle()
+	require.Contains(t, r.state("shared", "", -1).Error, "AlterShareGroupOffsets")
 	require.Equal(t, GroupShare, r.state("shared", "", -1).Reason)
 	require.Equal(t, "share_group", r.state("shared", "", -1).Reason.String())
 	require.Equal(t, GroupSynced, r.state("g", "t", 0).Reason)

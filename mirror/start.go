@@ -188,8 +188,8 @@ func liveNative(l *epoch.Log, ph physical) bool {
 	return false
 }
 
-// virtualAt is the virtual offset of the first live batch at or behind
-// physical offset at.
+// virtualAt is the virtual offset of the first live record at or behind
+// physical offset at; of a renumbered batch, its base.
 func (p *Partition) virtualAt(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, at int64) (int64, error) {
 	i := l.SpanAtP(at)
 	if i < 0 {
@@ -205,11 +205,16 @@ func (p *Partition) virtualAt(ctx context.Context, c *kconn.Conn, l *epoch.Log, 
 	}
 	v := limit
 	err := readBatches(ctx, c, dst, p.topic, p.partition, at, to, func(raw protocolBatch) error {
-		if pl, verdict := l.Classify(readHeader(raw)); verdict == epoch.Live {
-			v = pl.V
-			return errFound
+		b := readHeader(raw)
+		pl, verdict := l.Classify(b)
+		if verdict != epoch.Live {
+			return nil
 		}
-		return nil
+		v = pl.V
+		if b.Flags&epoch.FlagRenumbered == 0 {
+			v += max(at-pl.P, 0)
+		}
+		return errFound
 	})
 	return v, notFound(err)
 }
