@@ -72,7 +72,7 @@ func TestBackoffStartsAnewWithTheCause(t *testing.T) {
 	})
 	first := 0
 	for i, x := range all {
-		if x.err != error(refused) {
+		if !errors.Is(x.err, refused) {
 			first = i
 			break
 		}
