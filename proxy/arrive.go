@@ -114,6 +114,9 @@ func (p *Proxy) meet(c net.Conn, a *arrival) (netConn, CloseReason, error) {
 	pipe := &tlsPipe{Conn: c, in: early}
 	tc := tls.Server(pipe, settings)
 	if err := tc.Handshake(); err != nil {
+		if pipe.refused != nil {
+			err = pipe.refused
+		}
 		return nil, handshakeReason(err), err
 	}
 	if f.names != nil {

@@ -211,6 +211,14 @@ func TestTLSRefusals(t *testing.T) {
 			t.Log(err)
 		}
 	}
+	unnamed := func(name string, version uint16) func(t *testing.T, c net.Conn) {
+		return func(t *testing.T, c net.Conn) {
+			cfg := good()
+			cfg.ServerName, cfg.InsecureSkipVerify, cfg.MaxVersion = name, true, version
+			err := tls.Client(c, cfg).Handshake()
+			require.ErrorContains(t, err, "unrecognized name", "the alert that says so") // RFC 6066
+		}
+	}
 	raw := func(b string) func(t *testing.T, c net.Conn) {
 		return func(t *testing.T, c net.Conn) {
 			_, err := c.Write([]byte(b))
@@ -231,8 +239,9 @@ func TestTLSRefusals(t *testing.T) {
 		}), ReasonTLSHandshake},
 		{"TLS 1.1", hello(func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 }), ReasonTLSHandshake},
 		{"client doesn't trust us", hello(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), ReasonTLSHandshake},
-		{"no SNI", hello(func(c *tls.Config) { c.ServerName, c.InsecureSkipVerify = "", true }), ReasonUnknownSNI},
-		{"unknown SNI", hello(func(c *tls.Config) { c.ServerName, c.InsecureSkipVerify = "x.lockstep.test", true }), ReasonUnknownSNI},
+		{"no SNI", unnamed("", 0), ReasonUnknownSNI},
+		{"unknown SNI", unnamed("x.lockstep.test", 0), ReasonUnknownSNI},
+		{"unknown SNI, TLS 1.2", unnamed("x.lockstep.test", tls.VersionTLS12), ReasonUnknownSNI},
 		{"plaintext Kafka", raw(string(request(18, 3, 1, []byte("c"), nil))), ReasonLooksLikePlaintext},
 		{"HTTP", raw("GET / HTTP/1.1\r\n\r\n"), ReasonLooksLikeHTTP},
 		{"garbage in a record", raw("\x16\x03\x01\x00\x05abcde"), ReasonTLSHandshake},

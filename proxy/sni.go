@@ -64,21 +64,32 @@ func (n *brokerNames) brokerID(name string) (id int32, ok bool) {
 
 // with are the settings with a check of the name, so that a client with a wrong
 // one is refused in the handshake. They stay the same for as long as cfg does:
-// session tickets belong to them.
+// session tickets belong to them. crypto/tls sends the alert that is meant for
+// this, unrecognized_name, only where it has no certificate at all, and for an
+// error internal_error; so wrong names get settings without one.
 func (n *brokerNames) with(cfg *tls.Config) *tls.Config {
 	if s := n.settings.Load(); s != nil && s[0] == cfg {
 		return s[1]
 	}
 	checked := cfg.Clone()
+	nobody := &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
 	checked.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if _, ok := n.brokerID(hello.ServerName); ok {
 			return nil, nil
 		}
-		if hello.ServerName == "" {
-			return nil, fmt.Errorf("%w: it names none; clients must connect by host name, to %s", errUnknownSNI, n.bootstrap)
+		if pipe, ok := hello.Conn.(*tlsPipe); ok {
+			pipe.refused = n.refused(hello.ServerName)
 		}
-		return nil, fmt.Errorf("%w: %q; bootstrap is %s, broker 0 is %s", errUnknownSNI, hello.ServerName, n.bootstrap, n.host(0))
+		return nobody, nil
 	}
 	n.settings.Store(&[2]*tls.Config{cfg, checked})
 	return checked
+}
+
+// refused is what to say of a hello with a wrong name.
+func (n *brokerNames) refused(name string) error {
+	if name == "" {
+		return fmt.Errorf("%w: it names none; clients must connect by host name, to %s", errUnknownSNI, n.bootstrap)
+	}
+	return fmt.Errorf("%w: %q; bootstrap is %s, broker 0 is %s", errUnknownSNI, name, n.bootstrap, n.host(0))
 }

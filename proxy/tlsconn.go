@@ -30,6 +30,7 @@ type tlsPipe struct {
 	net.Conn        // while the handshake runs
 	in       []byte // received and not yet taken
 	l        *loop  // nil: the handshake runs
+	refused  error  // the name in the client's hello leads nowhere (sni.go)
 }
 
 func (p *tlsPipe) Read(b []byte) (int, error) {

@@ -376,7 +376,7 @@ func instanceID(c *config.Config) string {
 func newLogger(c config.Log, level slog.Leveler, to io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(to, o))
+		return slog.New(quiet(slog.NewJSONHandler(to, o)))
 	}
-	return slog.New(slog.NewTextHandler(to, o))
+	return slog.New(quiet(slog.NewTextHandler(to, o)))
 }

@@ -40,6 +40,22 @@ func newLogins(m sasl.Mechanism) *logins {
 	return &logins{Mechanism: m, open: map[*login]time.Time{}, ended: make(chan struct{})}
 }
 
+// HeldBackError is a login that was not tried, as the last one was refused.
+type HeldBackError struct {
+	In  time.Duration // until the next one is tried
+	Why error         // what the broker said, if it is known
+}
+
+func (e *HeldBackError) Error() string {
+	text := fmt.Sprintf("the last login was not accepted (are the credentials right?), the next one is tried in %s", e.In)
+	if e.Why != nil {
+		text += fmt.Sprintf(" (%v)", e.Why)
+	}
+	return text
+}
+
+func (e *HeldBackError) Unwrap() error { return e.Why }
+
 // login is one of them.
 type login struct {
 	sasl.Session
@@ -70,10 +86,7 @@ func (l *logins) enter(ctx context.Context) (*login, error) {
 		now := time.Now()
 		oldest := l.sweep(now)
 		if now.Before(l.next) {
-			err := fmt.Errorf("the last login was not accepted (are the credentials right?), the next one is tried in %s", time.Until(l.next).Round(100*time.Millisecond))
-			if l.why != nil {
-				err = fmt.Errorf("%w (%w)", err, l.why)
-			}
+			err := &HeldBackError{In: time.Until(l.next).Round(100 * time.Millisecond), Why: l.why}
 			l.mu.Unlock()
 			return nil, err
 		}
