@@ -136,6 +136,9 @@ func (s *source) planACLs(ctx context.Context) (aclPlan, *ACLDiff, error) {
 		return aclPlan{}, nil, err
 	}
 	have, n, err := listACLs(ctx, s.m.client)
+	if errors.Is(err, kerr.SecurityDisabled) {
+		return aclPlan{}, nil, fmt.Errorf("the destination has no authorizer, so it keeps no ACLs and lets everybody do everything: set authorizer.class.name on its brokers, or leave acls.enabled off (%w)", err)
+	}
 	if err != nil {
 		return aclPlan{}, nil, fmt.Errorf("list the destination's ACLs (needs Describe on the cluster there): %w", err)
 	}
@@ -153,7 +156,7 @@ func (s *source) planACLs(ctx context.Context) (aclPlan, *ACLDiff, error) {
 			}
 		}
 	case errors.Is(err, kerr.SecurityDisabled):
-		return aclPlan{}, nil, fmt.Errorf("the source has no authorizer, so no ACLs: switch acls.enabled off: %w", err)
+		return aclPlan{}, nil, fmt.Errorf("the source has no authorizer, so there are no ACLs to copy: leave acls.enabled off (%w)", err)
 	default:
 		// At a failover the source may be gone: what was held back is in the ledger.
 		d.SourceError = fmt.Sprintf("list the source's ACLs (needs Describe on the cluster there): %v", err)

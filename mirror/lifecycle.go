@@ -213,12 +213,23 @@ func (p *Partition) pausing(ctx context.Context) error {
 	return nil
 }
 
+// waitUnsaid: every instance, this one too, takes a moment to take a record in,
+// which is no news. (Status shows it at once.)
+const waitUnsaid = 2 * time.Second
+
 // waitFor notes who or what is waited for, and lets some time pass. It says
 // whether there is nothing to wait for.
 func (p *Partition) waitFor(ctx context.Context, ids []string, d time.Duration) bool {
 	p.mu.Lock()
-	if len(ids) > 0 && len(p.waiting) == 0 {
+	now := time.Now()
+	switch {
+	case len(ids) == 0:
+		p.waitsSince = time.Time{}
+	case p.waitsSince.IsZero():
+		p.waitsSince, p.waitTold = now, false
+	case !p.waitTold && now.Sub(p.waitsSince) >= waitUnsaid:
 		p.slog.Info("waiting", "state", p.rec.State, "for", ids)
+		p.waitTold = true
 	}
 	p.waiting = ids
 	p.mu.Unlock()

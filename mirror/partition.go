@@ -61,12 +61,15 @@ type Partition struct {
 	rec   *ledger.Record
 	tries []*ledger.Record // writes since rec, of unknown outcome or refused
 
-	al        *epoch.Alignment // LOG_ALIGNMENT in progress
-	st        *epoch.Stop      // STOPPING in progress
-	pending   *resumption      // where to go on when the instances have the new generation
-	waiting   []string         // ids or things waited for, for status
-	retryAt   time.Time        // of FAILED; zero: not set
-	stopSince time.Time
+	al      *epoch.Alignment // LOG_ALIGNMENT in progress
+	st      *epoch.Stop      // STOPPING in progress
+	pending *resumption      // where to go on when the instances have the new generation
+	waiting []string         // ids or things waited for, for status
+	// since when, and whether that is in the log
+	waitsSince time.Time
+	waitTold   bool
+	retryAt    time.Time // of FAILED; zero: not set
+	stopSince  time.Time
 	// groupsDone is the STOPPING in whose course group offsets were synced last.
 	groupsDone *epoch.Stop
 	shown      ledger.Tail // what is shown beside a shadow; of another generation than the log's: not known yet

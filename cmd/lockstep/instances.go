@@ -34,9 +34,9 @@ func instancesCommand() *cobra.Command {
 			}
 			rows := make([]table.Row, 0, len(got.Instances))
 			for _, i := range got.Instances {
-				lease := "until " + i.Lease.UTC().Format("2006-01-02 15:04:05")
+				lease := "until " + utc(i.Lease)
 				if !i.Live {
-					lease = "over since " + i.Lease.UTC().Format("2006-01-02 15:04:05")
+					lease = "over since " + utc(i.Lease)
 				}
 				awaited := strings.Join(i.Awaited, ", ")
 				if more := i.AwaitedCount - len(i.Awaited); more > 0 {
@@ -44,7 +44,7 @@ func instancesCommand() *cobra.Command {
 				}
 				rows = append(rows, table.Row{i.ID, i.Version, i.Address, lease, num(i.Behind), awaited})
 			}
-			return printTable(cmd.OutOrStdout(), table.Row{"instance", "version", "admin address", "lease (UTC)", "behind", "waited for by"}, rows, 6)
+			return printTable(cmd.OutOrStdout(), table.Row{"instance", "version", "admin address", "lease", "behind", "waited for by"}, rows, 6)
 		},
 	}
 	to.flags(cmd)

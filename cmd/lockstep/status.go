@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -90,7 +89,7 @@ func printInstances(cmd *cobra.Command, is []control.Instance) error {
 		if i.Self {
 			name += " (answers this)"
 		}
-		rows = append(rows, table.Row{name, state, i.Lease.Format(time.RFC3339), i.Version, i.Address})
+		rows = append(rows, table.Row{name, state, utc(i.Lease), i.Version, i.Address})
 	}
 	return printTable(cmd.OutOrStdout(), table.Row{"instance", "state", "lease until", "version", "admin address"}, rows)
 }

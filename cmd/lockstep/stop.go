@@ -15,7 +15,8 @@ func stopCommand() *cobra.Command {
 	return v.command(control.Stop, "Stop mirroring and let clients write here: failover",
 		`Stop mirroring and let clients write here, with the offsets and epochs going on where the source's ended. Needs no source:
 it works when the source is gone. Prints for each partition what was left behind: the first source offset that is not here,
-epoch and timestamp of the last mirrored batch, and the source's last known end.`)
+epoch and timestamp of the last mirrored batch, and the source's last known end. That is as old as the last answer of the
+source, of a PAUSED partition as old as the pause: what was left behind is at least what lies between the two.`)
 }
 
 func printLeft(cmd *cobra.Command, r *control.Result) error {
@@ -34,9 +35,12 @@ func printLeft(cmd *cobra.Command, r *control.Result) error {
 		rows = append(rows, row)
 	}
 	return printTable(cmd.OutOrStdout(), table.Row{
-		"mirror", "topic", "partition", "state", "mirrored up to", "epoch", "timestamp", "source's known end", "left behind", "notes",
+		"mirror", "topic", "partition", "state", "mirrored up to", "epoch", "timestamp", "source's last known end", "left behind, at least", "notes",
 	}, rows, 10)
 }
+
+// utc is how all commands show a time.
+func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // timestamp shows a record's timestamp, milliseconds since 1970; what no
 // calendar has stays a number.

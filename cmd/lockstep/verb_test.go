@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-kafka/lockstep/internal/control"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/internal/verify"
 )
 
 // answers is an admin API that answers commands from a list, the last one for ever.
@@ -108,4 +110,23 @@ func TestExitCodes(t *testing.T) {
 	out, code = runCLI(t, "stop", "--all", "--json", "--admin", url)
 	require.Zero(t, code)
 	require.NoError(t, json.Unmarshal([]byte(out), &control.Result{}))
+}
+
+// All commands show times alike; a topic that is missing has no partition number.
+func TestSmallThings(t *testing.T) {
+	lease := time.Date(2030, 1, 2, 3, 4, 5, 0, time.FixedZone("x", 3600))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"instances": []control.Instance{{ID: "i1", Lease: lease, Live: true}}})
+	}))
+	t.Cleanup(srv.Close)
+	for _, verb := range []string{"status", "instances"} {
+		out, code := runCLI(t, verb, "--admin", srv.URL)
+		require.Zero(t, code, out)
+		require.Contains(t, out, "2030-01-02T02:04:05Z", verb)
+	}
+	var b bytes.Buffer
+	cmd := root()
+	cmd.SetOut(&b)
+	require.NoError(t, printVerify(cmd, &verify.Report{Partitions: []verify.PartitionReport{{Topic: "gone", Partition: -1}}}))
+	require.NotContains(t, b.String(), "-1")
 }

@@ -159,6 +159,14 @@ func (b *verifyBar) end() {
 	}
 }
 
+// partitionNumber: a topic that is on one side only has none.
+func partitionNumber(n int32) string {
+	if n < 0 {
+		return "-"
+	}
+	return num(int64(n))
+}
+
 func printVerify(cmd *cobra.Command, r *verify.Report) error {
 	out := cmd.OutOrStdout()
 	rows := make([]table.Row, 0, len(r.Partitions))
@@ -175,7 +183,7 @@ func printVerify(cmd *cobra.Command, r *verify.Report) error {
 			notes = append(notes, fmt.Sprintf("%d batches of transactions aborted on the destination", p.DestinationAborted))
 		}
 		rows = append(rows, table.Row{
-			p.Topic, p.Partition, p.Outcome, p.From, p.To, p.Records, fmt.Sprintf("%d / %d", p.ByBatch, p.ByRecord), p.Epochs, strings.Join(notes, "; "),
+			p.Topic, partitionNumber(p.Partition), p.Outcome, p.From, p.To, p.Records, fmt.Sprintf("%d / %d", p.ByBatch, p.ByRecord), p.Epochs, strings.Join(notes, "; "),
 		})
 	}
 	err := printTable(out, table.Row{"topic", "partition", "outcome", "from", "to", "records", "batches whole / by records", "epochs", "notes"}, rows, 9)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"log/slog"
-	"maps"
 	"os"
 	"sync/atomic"
 	"time"
@@ -127,7 +126,12 @@ func (a *app) take(running, next *config.Config) *config.Config {
 	}
 	a.proxy.SetLimits(proxyLimits(&now.Limits))
 	a.switches.set(now)
-	a.log.Info("configuration reloaded", "changed", taken)
+	switch {
+	case len(taken) > 0:
+		a.log.Info("configuration reloaded", "changed", taken)
+	case len(refused) == 0:
+		a.log.Info("configuration read again: nothing has changed")
+	}
 	return now
 }
 
@@ -143,29 +147,33 @@ func fingerprints(c *config.Config) map[string]map[string]string {
 	return out
 }
 
-// compareConfigs says when another instance has other settings for a mirror of
-// the same name: once for each difference, and only the one that came later.
+// differTolerance is how long instances may differ before it is told: while a
+// change is rolled out, they do.
+const differTolerance = 30 * time.Second
+
+// compareConfigs says when another instance has had other settings for a mirror of
+// the same name for a while: once for each difference, and only the one that came
+// later.
 func (a *app) compareConfigs(ctx context.Context) {
 	if a.view.WaitReady(ctx) != nil {
 		return
 	}
-	told := map[string]bool{}
+	var known differences
 	for {
 		changed := a.view.Changed()
-		now := map[string]bool{}
-		for mirror, by := range a.control.Differing() {
-			for id, keys := range by {
-				what := mirror + "\x00" + id
-				now[what] = true
-				if !told[what] && a.later(id) {
-					a.log.Error("another instance has other settings for this mirror: whichever mirrors a partition follows its own; make them the same",
-						"mirror", mirror, "instance", id, "keys", keys)
-				}
+		for _, d := range known.note(a.control.Differing(), time.Now()) {
+			if a.later(d.instance) {
+				a.log.Warn("another instance has other settings for this mirror: whichever mirrors a partition follows its own; make them the same",
+					"mirror", d.mirror, "instance", d.instance, "keys", d.keys)
 			}
 		}
-		told = maps.Clone(now)
 		select {
-		case <-changed:
+		case <-changed: // leases are renewed all the time
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(time.Second):
 		case <-ctx.Done():
 			return
 		}
@@ -175,6 +183,41 @@ func (a *app) compareConfigs(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// differences are those between this instance's settings and others'.
+type differences map[difference]*differs
+
+type difference struct{ mirror, instance string }
+
+type differs struct {
+	difference
+	keys  []string
+	since time.Time
+	told  bool
+}
+
+// note takes in how it is now (mirror, instance, keys), and returns what is to be
+// told: what has been so for differTolerance, once.
+func (d *differences) note(now map[string]map[string][]string, at time.Time) (tell []*differs) {
+	was := *d
+	*d = differences{}
+	for mirror, by := range now {
+		for instance, keys := range by {
+			k := difference{mirror, instance}
+			x := was[k]
+			if x == nil {
+				x = &differs{difference: k, since: at}
+			}
+			x.keys = keys
+			if !x.told && at.Sub(x.since) >= differTolerance {
+				x.told = true
+				tell = append(tell, x)
+			}
+			(*d)[k] = x
+		}
+	}
+	return tell
 }
 
 // later tells whether this instance was started after another one.

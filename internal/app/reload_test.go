@@ -237,3 +237,29 @@ func TestQuickReloads(t *testing.T) {
 	}
 	require.NoError(t, r.stop())
 }
+
+// Instances that differ while a change is rolled out are not told of; what has
+// been so for a while is, once, and again when it was right in between.
+func TestDifferencesAreToldLate(t *testing.T) {
+	var d differences
+	at := time.Unix(0, 0)
+	differ := map[string]map[string][]string{"dc1": {"i2": {"acks"}}}
+	require.Empty(t, d.note(differ, at))
+	require.Empty(t, d.note(differ, at.Add(differTolerance-1)))
+	require.Empty(t, d.note(nil, at.Add(differTolerance)), "rolled out")
+	require.Empty(t, d.note(differ, at.Add(differTolerance)))
+	told := d.note(map[string]map[string][]string{"dc1": {"i2": {"acks", "bump_step"}, "i3": {"acks"}}}, at.Add(2*differTolerance))
+	require.Len(t, told, 1)
+	require.Equal(t, differs{difference{"dc1", "i2"}, []string{"acks", "bump_step"}, at.Add(differTolerance), true}, *told[0])
+	require.Empty(t, d.note(differ, at.Add(3*differTolerance)), "once")
+}
+
+// A change that can't be taken is not followed by the word that it was.
+func TestNothingReloaded(t *testing.T) {
+	dst := cluster(t, "D")
+	r := startReloadable(t, dst, "")
+	r.changeTo(strings.Replace(r.head, "admin: {", "instance: {id: other}\nadmin: {", 1), "restart for them")
+	r.change("limits: {max_connections: 77}\n", "configuration reloaded")
+	require.Equal(t, 1, strings.Count(r.log.String(), "configuration reloaded"))
+	require.NoError(t, r.stop())
+}

@@ -127,9 +127,23 @@ func (r *reader) assign(ctx context.Context, leaders [Partitions]int32) (complet
 	return complete
 }
 
+// movingTries is how often a read may fail while leaders move, or have just been
+// made as at the first start, before it is told: for two seconds.
+const movingTries = int(2 * time.Second / retryPause)
+
+// triesUnsaid is at which failed try in a row the log says so.
+func triesUnsaid(err error) int {
+	for _, moving := range []error{kerr.NotLeaderForPartition, kerr.LeaderNotAvailable, kerr.UnknownTopicOrPartition, kerr.FencedLeaderEpoch, kerr.UnknownLeaderEpoch} {
+		if errors.Is(err, moving) {
+			return movingTries
+		}
+	}
+	return 1
+}
+
 // fetchFrom reads the partitions that a broker leads, until it leads none.
 func (r *reader) fetchFrom(ctx context.Context, broker int32) {
-	failing := false
+	failed, told := 0, false // in a row
 	for {
 		req, n := r.request(broker)
 		if n == 0 || ctx.Err() != nil {
@@ -145,18 +159,18 @@ func (r *reader) fetchFrom(ctx context.Context, broker int32) {
 		}
 		err := r.fetch(ctx, broker, req)
 		if err != nil && ctx.Err() == nil {
-			if !failing {
+			if failed++; !told && failed >= triesUnsaid(err) {
+				told = true
 				r.v.log.Warn("ledger: can't read", "broker", broker, "partitions", n, "err", err)
 			}
-			failing = true
 			r.again()
 			sleep(ctx, retryPause)
 			continue
 		}
-		if failing && err == nil {
+		if told && err == nil {
 			r.v.log.Info("ledger: read again", "broker", broker, "partitions", n)
 		}
-		failing = false
+		failed, told = 0, false
 	}
 }
 
