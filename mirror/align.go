@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"strings"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
@@ -115,9 +116,18 @@ func (p *Partition) truncate(ctx context.Context, a *ask, step epoch.TruncStep, 
 		p.gap(t.position, step.T)
 		return p.regenerate(a, regen{why: "source_retention", force: true, hasRestart: true, restart: step.T})
 	case epoch.TruncFail:
-		return failForGood(reasonTruncation, "%s", step.Why)
+		return p.truncated(step)
 	}
 	return fail(reasonLedger, "the source's answer can't be judged: step %d, %s", step.Do, step.Why)
+}
+
+// truncated is the failure when what the source lost is not cut here, with what
+// to do about it.
+func (p *Partition) truncated(step epoch.TruncStep) error {
+	if !strings.Contains(step.Why, epoch.SettingULE) {
+		return failForGood(reasonTruncation, "%s", step.Why)
+	}
+	return failForGood(reasonTruncation, "%s: `lockstep set --mirror %s --unclean-leader-election true`, then `lockstep recover`", step.Why, p.eng.Mirror)
 }
 
 // restartAtSource begins anew at the source's log start.

@@ -197,7 +197,7 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	t := end
 	switch step.Do {
 	case epoch.TruncFail:
-		return failForGood(reasonTruncation, "%s", step.Why)
+		return p.truncated(step)
 	case epoch.TruncGoOn:
 		p.mu.Lock()
 		p.compared = time.Now()

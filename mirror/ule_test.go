@@ -102,6 +102,7 @@ func TestULESwitchIsDynamic(t *testing.T) {
 		b.meta()
 		b.is(epoch.StateFailed)
 		require.Contains(t, b.rec().Error, "mirror.unclean.leader.election.enable")
+		require.Contains(t, b.rec().Error, "`lockstep set --mirror m --unclean-leader-election true`, then `lockstep recover`")
 		require.Equal(t, -1, b.rec().Retries)
 		require.Equal(t, "0(0) 1(1)", b.dump())
 		b.command(ledger.Command{Recover: true})

@@ -48,7 +48,7 @@ and removed now, and what is held back until a failover. Nothing is changed. It 
 				}
 			}
 			if len(rows) > 0 {
-				if err := printTable(cmd.OutOrStdout(), table.Row{"", "rule"}, rows); err != nil {
+				if err := printTable(cmd.OutOrStdout(), table.Row{"", "rule"}, rows, 2); err != nil {
 					return err
 				}
 			}

@@ -8,8 +8,6 @@ import (
 	"os"
 	"os/user"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-kafka/lockstep/internal/admin"
@@ -122,21 +120,6 @@ func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
-}
-
-// printTable prints rows; a column whose number is in wide is wrapped.
-func printTable(w io.Writer, header table.Row, rows []table.Row, wide ...int) error {
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(header)
-	var cols []table.ColumnConfig
-	for _, n := range wide {
-		cols = append(cols, table.ColumnConfig{Number: n, WidthMax: 60, WidthMaxEnforcer: text.WrapSoft})
-	}
-	t.SetColumnConfigs(cols)
-	t.AppendRows(rows)
-	_, err := fmt.Fprintln(w, t.Render())
-	return err
 }
 
 // num is a number, - for one that is not known.

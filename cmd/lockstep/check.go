@@ -2,10 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-kafka/lockstep/internal/check"
@@ -36,14 +34,11 @@ keeps a stamp (one probe batch in a topic of its own). Exit code 1 when somethin
 					return err
 				}
 			} else {
-				w := table.NewWriter()
-				w.SetStyle(table.StyleLight)
-				w.AppendHeader(table.Row{"", "where", "what", "found"})
-				w.SetColumnConfigs([]table.ColumnConfig{{Number: 4, WidthMax: 100, WidthMaxEnforcer: text.WrapSoft}})
+				rows := make([]table.Row, 0, len(findings))
 				for _, f := range findings {
-					w.AppendRow(table.Row{f.Level, f.Where, f.What, f.Detail})
+					rows = append(rows, table.Row{f.Level, f.Where, f.What, f.Detail})
 				}
-				if _, err := fmt.Fprintln(out, w.Render()); err != nil {
+				if err := printTable(out, table.Row{"", "where", "what", "found"}, rows, 4); err != nil {
 					return err
 				}
 			}

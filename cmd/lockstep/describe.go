@@ -74,10 +74,14 @@ on the destination; age is the time since it was in step last.
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), got)
 			}
-			if len(got.Partitions) > 0 || len(got.Topics) == 0 {
-				if err := printPartitions(cmd, got.Partitions); err != nil {
-					return err
-				}
+			switch {
+			case len(got.Partitions) > 0:
+				err = printPartitions(cmd, got.Partitions)
+			case len(got.Topics) == 0:
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), "Nothing is mirrored.")
+			}
+			if err != nil {
+				return err
 			}
 			return printTopics(cmd, got.Topics, got.LeftOut)
 		},

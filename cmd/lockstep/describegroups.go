@@ -42,6 +42,10 @@ func describeGroups(cmd *cobra.Command, c *admin.Client, q url.Values, g groupFl
 	if asJSON {
 		return printJSON(cmd.OutOrStdout(), got)
 	}
+	if len(got.Groups) == 0 {
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), "No offsets of groups are known here: none are committed on the source for the partitions that this instance mirrors, or the\nsource has not answered since it mirrors them (the log says so). What is committed on the destination stays.")
+		return err
+	}
 	rows := make([]table.Row, 0, len(got.Groups))
 	for i := range got.Groups {
 		r := &got.Groups[i]

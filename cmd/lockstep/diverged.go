@@ -145,6 +145,10 @@ func divergedListCommand() *cobra.Command {
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), map[string]any{"ranges": rows, "unknown_batches": unknown})
 			}
+			if len(rows) == 0 && unknown == 0 {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), "No cut has left records behind.")
+				return err
+			}
 			trs := make([]table.Row, 0, len(rows))
 			for _, r := range rows {
 				trs = append(trs, table.Row{r.Topic, r.Partition, r.First, r.Last, r.Epoch, r.Records, r.Origin, timestamp(r.MinTime), timestamp(r.MaxTime)})

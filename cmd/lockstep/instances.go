@@ -44,7 +44,7 @@ func instancesCommand() *cobra.Command {
 				}
 				rows = append(rows, table.Row{i.ID, i.Version, i.Address, lease, num(i.Behind), awaited})
 			}
-			return printTable(cmd.OutOrStdout(), table.Row{"instance", "version", "admin address", "lease", "behind", "waited for by"}, rows, 6)
+			return printTable(cmd.OutOrStdout(), table.Row{"instance", "version", "admin address", "lease", "behind", "waited for by"}, rows, 2, 6)
 		},
 	}
 	to.flags(cmd)

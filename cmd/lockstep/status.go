@@ -91,5 +91,5 @@ func printInstances(cmd *cobra.Command, is []control.Instance) error {
 		}
 		rows = append(rows, table.Row{name, state, utc(i.Lease), i.Version, i.Address})
 	}
-	return printTable(cmd.OutOrStdout(), table.Row{"instance", "state", "lease until", "version", "admin address"}, rows)
+	return printTable(cmd.OutOrStdout(), table.Row{"instance", "state", "lease until", "version", "admin address"}, rows, 4)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -34,9 +35,40 @@ func printLeft(cmd *cobra.Command, r *control.Result) error {
 		}
 		rows = append(rows, row)
 	}
-	return printTable(cmd.OutOrStdout(), table.Row{
+	err := printTable(cmd.OutOrStdout(), table.Row{
 		"mirror", "topic", "partition", "state", "mirrored up to", "epoch", "timestamp", "source's last known end", "left behind, at least", "notes",
 	}, rows, 10)
+	if err != nil || !r.Done {
+		return err
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), leftBehind(r))
+	return err
+}
+
+// leftBehind is what a stop that is done means for an operator.
+func leftBehind(r *control.Result) string {
+	var left int64
+	var unknown int
+	for _, o := range r.Partitions {
+		if l := o.Left; l != nil && l.SourceEnd >= 0 && l.Offset >= 0 {
+			left += max(l.SourceEnd-l.Offset, 0)
+		} else {
+			unknown++
+		}
+	}
+	s := fmt.Sprintf("%d partitions are STOPPED: clients may write to them through Lockstep.\n", len(r.Partitions))
+	switch {
+	case left > 0:
+		s += fmt.Sprintf("At least %d offsets of the source are not here", left)
+	case unknown < len(r.Partitions):
+		s += "Nothing that the source was known to have is missing here"
+	default:
+		return s + "The source's ends are not known: what it had behind \"mirrored up to\" is not here."
+	}
+	if unknown > 0 {
+		s += fmt.Sprintf("; of %d partitions the source's end is not known, and what it had behind \"mirrored up to\" is not here", unknown)
+	}
+	return s + "."
 }
 
 // utc is how all commands show a time.

@@ -59,6 +59,22 @@ func result(done, failed bool) *control.Result {
 	}}}
 }
 
+// What a stop means: a source whose end is not known is not one that had nothing.
+func TestLeftBehind(t *testing.T) {
+	of := func(lefts ...*ledger.Left) *control.Result {
+		r := &control.Result{Done: true}
+		for _, l := range lefts {
+			r.Partitions = append(r.Partitions, control.Outcome{Partition: control.Partition{State: "STOPPED", Left: l}})
+		}
+		return r
+	}
+	all, unknown := &ledger.Left{Offset: 7, SourceEnd: 7}, &ledger.Left{Offset: 7, SourceEnd: -1}
+	require.Contains(t, leftBehind(of(all, all)), "Nothing that the source was known to have is missing here.")
+	require.Contains(t, leftBehind(of(unknown, nil)), "The source's ends are not known")
+	require.Contains(t, leftBehind(of(all, unknown)), "missing here; of 1 partitions the source's end is not known")
+	require.Contains(t, leftBehind(of(&ledger.Left{Offset: 7, SourceEnd: 9}, unknown)), "At least 2 offsets of the source are not here; of 1 partitions the source's end is not known")
+}
+
 // The exit codes that docs/cli.md promises; a verb that waits asks on without
 // writing anything again.
 func TestExitCodes(t *testing.T) {
@@ -68,6 +84,7 @@ func TestExitCodes(t *testing.T) {
 	for _, want := range []string{"41", "7", "2023-11-14T22:13:20.000Z", "44", "3"} {
 		require.Contains(t, out, want, "what was left behind")
 	}
+	require.Contains(t, out, "1 partitions are STOPPED: clients may write to them through Lockstep.\nAt least 3 offsets of the source are not here.")
 	require.Len(t, *got, 3)
 	require.Equal(t, []bool{false, true, true}, []bool{(*got)[0].Poll, (*got)[1].Poll, (*got)[2].Poll})
 	require.Equal(t, []string{"orders"}, (*got)[0].Topics)

@@ -100,7 +100,7 @@ func (k *checker) connect(ctx context.Context, where string, bootstrap []string,
 		return nil
 	}
 	s := &side{cl: cl, adm: adm, meta: meta, where: where, opts: opts}
-	k.add(OK, where, "reach", "cluster id %s, %d brokers %v, controller %d", meta.Cluster, len(meta.Brokers), meta.Brokers.NodeIDs(), meta.Controller)
+	k.add(OK, where, "reach", "cluster id %s, %d brokers %v", meta.Cluster, len(meta.Brokers), meta.Brokers.NodeIDs())
 	return s
 }
 

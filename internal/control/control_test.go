@@ -318,6 +318,28 @@ func TestDescribe(t *testing.T) {
 	require.Equal(t, "other", s.svc.Instances()[0].ID)
 }
 
+// A start that has not cut yet, and failed: the log here still ends where local
+// writes do, as clients see it, not where mirroring had stopped before them.
+func TestDescribeLocalEnd(t *testing.T) {
+	s := newStand(t)
+	for i, state := range []ledger.State{epoch.StateStopped, epoch.StateLogAlignment, epoch.StateFailed} {
+		s.partition("orders", int32(i), state, func(r *ledger.Record) {
+			r.Log.Spans = []epoch.Span{{Kind: epoch.Mirrored, Gen: 3, VStart: 5, PEpoch: 1, PEnd: 40}, {Kind: epoch.Native, VStart: 20, PStart: 40, PEpoch: 1, PEnd: -1}}
+		})
+		live := s.view.Partition("orders", int32(i)).Live
+		live.Publish(ledger.Tail{VEnd: 20, Position: 20, PEpoch: 1})
+		live.SetStatus(ledger.Status{SourceEnd: 30, SourceEpoch: 3})
+	}
+	s.svc.o.Ends = func(context.Context, []string) map[string]map[int32]int64 {
+		return map[string]map[int32]int64{"orders": {0: 47, 1: 47, 2: 47}}
+	}
+	ps, err := s.svc.Partitions(t.Context(), Selection{Topics: []string{"orders"}})
+	require.NoError(t, err)
+	for _, p := range ps {
+		require.Equal(t, []int64{27, -1}, []int64{p.DestinationOffset, p.Lag}, "%s", p.State)
+	}
+}
+
 func TestSettings(t *testing.T) {
 	s := newStand(t)
 	s.partition("orders", 0, epoch.StateMirroring)

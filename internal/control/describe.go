@@ -26,7 +26,7 @@ type Partition struct {
 	WaitingFor []string `json:"waiting_for,omitempty"`
 
 	SourceOffset      int64 `json:"source_offset"`      // the source's end
-	DestinationOffset int64 `json:"destination_offset"` // first source offset not here; STOPPED: the end here
+	DestinationOffset int64 `json:"destination_offset"` // first source offset not here; STOPPED, and until a start has cut: the end here
 	Lag               int64 `json:"lag"`
 
 	LME int32 `json:"lme"` // of the pair with the source
@@ -94,9 +94,9 @@ func (s *Service) describe(ctx context.Context, found []*ledger.Partition) []Par
 	for _, p := range found {
 		d := s.one(p, instances)
 		if p.Log != nil {
-			if sp := openNative(p.Log); sp != nil && p.Record.State == epoch.StateStopped {
+			if sp := openNative(p.Log); sp != nil { // STOPPED, or a start that has cut nothing yet
 				if end, ok := ends[p.Topic][p.Partition]; ok {
-					d.DestinationOffset = sp.VStart + max(end-sp.PStart, 0)
+					d.DestinationOffset, d.Lag = sp.VStart+max(end-sp.PStart, 0), -1
 				}
 			}
 		}
