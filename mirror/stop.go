@@ -77,6 +77,8 @@ func (p *Partition) reachable(rec *ledger.Record, dst leader) error {
 		return errNoTopic
 	case dst.broker < 0:
 		return errNoLeader
+	case dst.epoch < 0:
+		return fail(reasonDestination, "the destination tells no leader epochs, so that a mirror can't know what it has lost: Kafka 2.8 or later does, and what is compatible with it")
 	case !dst.id.IsZero() && !rec.TopicID.IsZero() && dst.id != rec.TopicID:
 		return failForGood(reasonRecreated, "the destination topic was deleted and created again (id %s, mirrored into was %s): delete the mirror's partitions and mirror anew", dst.id, rec.TopicID)
 	}
@@ -229,6 +231,10 @@ func (p *Partition) stopped(ctx context.Context, step epoch.StopStep, st *epoch.
 		if st.Read.Recovered.Basis == epoch.BasisLog {
 			left.Timestamp = ts
 		}
+	}
+	if st.Read != nil && st.Read.Recovered.Open && left.Offset < st.Read.Recovered.Position {
+		p.slog.Warn("source transactions that were not whole here are left out, with all that lies behind the first of them",
+			"from", left.Offset, "position", st.Read.Recovered.Position)
 	}
 	err := p.put(ctx, func(r *ledger.Record) {
 		setBook(r, step.Book)

@@ -199,6 +199,64 @@ func TestM11HalfATransaction(t *testing.T) {
 	require.Equal(t, "0(0) 1(0) 2(1)", b.dump())
 }
 
+// M11: LMO is a prefix of the source's log in which no transaction is half. Where
+// transactions overlap without a break there is none but in front of them all,
+// however many have ended: no other prefix keeps them whole, and what is no prefix
+// could not be aligned with. When they have ended, all of it is kept.
+func TestM11OverlapWithoutABreak(t *testing.T) {
+	const txns = 40
+	for _, ended := range []bool{false, true} {
+		t.Run(fmt.Sprintf("all ended: %v", ended), func(t *testing.T) {
+			a, b := newSite(t, "A"), newSite(t, "B")
+			b.tuning.KeepBatches = true
+			var last int64
+			a.phys.with("t", 0, func(l *fakeLog) {
+				l.append(rawBatch{base: 0, n: 2}.bytes())
+				for i := range int64(txns) { // each begins before the one in front of it ends
+					if i%2 == 0 {
+						l.append(rawBatch{base: l.end(), n: 1, pid: 7, txn: true}.bytes())
+					} else {
+						l.append(rawBatch{base: l.end(), n: 1, pid: 8, txn: true}.bytes())
+					}
+					if i > 0 {
+						l.append(rawBatch{base: l.end(), n: 1, pid: 8 - i%2, control: true}.bytes())
+					}
+				}
+				last = l.end()
+				if ended {
+					l.append(rawBatch{base: l.end(), n: 1, pid: 8, control: true}.bytes())
+				} else {
+					l.lso = l.end() - 2 // where the last one begins
+				}
+			})
+			b.mirrors(a)
+			whole := 2 + txns
+			if !ended {
+				whole--
+			}
+			eventually(t, "mirrored", func() bool { return len(strings.Fields(b.dump())) == whole })
+			if ended {
+				eventually(t, "the last marker", func() bool { return b.part().Tail().Position == last+1 })
+			}
+			r := b.stopped()
+			if ended {
+				require.Equal(t, last+1, r.Pairs[0].LMO)
+				require.Len(t, strings.Fields(b.dump()), whole)
+				return
+			}
+			require.Equal(t, int64(2), r.Pairs[0].LMO, "in front of the first")
+			require.Equal(t, int64(2), r.Left.Offset, "and it says so")
+			require.Equal(t, "0(0) 1(0)", b.dump())
+			b.write(1)
+			b.show()
+			a.endTxns = func() error { a.phys.with("t", 0, func(l *fakeLog) { l.lso = -1 }); return nil }
+			a.mirrors(b) // what A has of them is cut there too
+			a.shows("0(0) 1(0) 2(1)")
+			require.Equal(t, b.content(), a.content())
+		})
+	}
+}
+
 // M11: transactions that have ended are whole, though every batch was inside one
 // when it was read: they overlap, and only markers follow. A later owner finds that
 // out by the source.
