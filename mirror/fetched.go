@@ -69,7 +69,9 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 		p.question(&ask{kind: askStable, end: a.LastStableOffset})
 		return false
 	}
-	p.mayHaveShown(p.stats.sourceEnd)
+	if a.HighWatermark >= spec.offset { // else a new leader's, that has not caught up
+		p.mayHaveShown(p.stats.sourceEnd)
+	}
 	p.hold(a.LastStableOffset, a.HighWatermark)
 	p.stats.verified = spec.current
 	if p.setOpen && a.HighWatermark >= 0 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
@@ -75,6 +76,51 @@ func TestH12WhatMayHaveBeenShown(t *testing.T) {
 	require.True(t, tail().Sure)
 	require.EqualValues(t, 2, tail().EverShown)
 	r.stop()
+}
+
+// H12: what the source says of its end counts only as far as it can: not of a new leader's, whose high watermark is
+// still below the position. Until then the checkpoint doesn't say that it knows.
+func TestH12SourceThatLags(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 5})
+	r.start()
+	r.reached(0, 5)
+	p := r.eng.Partition("t", 0)
+	r.stop()
+	p.phase, p.mayShow, p.saved = phaseRun, -1, ledger.Checkpoint{}
+	answer := func(end int64) (ledger.Tail, ledger.Checkpoint) {
+		a := kmsg.NewFetchResponseTopicPartition()
+		a.HighWatermark, a.LastStableOffset, a.LogStartOffset = end, end, 0
+		require.False(t, p.took(p.token, fetchSpec{offset: 5, current: -1}, &a, nil))
+		cp, ok := p.checkpoint(false, false)
+		require.True(t, ok)
+		return p.live.Tail(), cp
+	}
+	tail, cp := answer(3)
+	require.False(t, tail.Sure)
+	require.EqualValues(t, -1, cp.SourceEnd)
+	tail, cp = answer(8)
+	require.True(t, tail.Sure)
+	require.EqualValues(t, 8, tail.EverShown)
+	require.Equal(t, []int64{8, 8}, []int64{cp.EndShown, cp.SourceEnd})
+	p.phase = phaseClosed
+}
+
+// A new owner that has read the log, and finds another leader by then, has no tail to show: not one of nothing.
+func TestEndShownIsNoTail(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 5})
+	r.start()
+	r.reached(0, 5)
+	p := r.eng.Partition("t", 0)
+	cp, ok := p.checkpoint(false, false)
+	require.True(t, ok)
+	r.stop()
+	p.phase = phaseRecover
+	p.resume(leader{broker: p.dst.broker, epoch: p.dst.epoch + 1}, false, p.tail, &cp)
+	require.EqualValues(t, 5, p.live.Tail().EverShown)
+	require.False(t, r.store.Partition("t", 0).Tail().Known)
+	p.phase = phaseClosed
 }
 
 // H2: a produce timed out, and lands in front of the first batch of the new

@@ -323,6 +323,9 @@ func (p *Partition) checkpoint(final, clean bool) (cp ledger.Checkpoint, ok bool
 	if p.shadowing() {
 		cp.EndShown = max(cp.EndShown, p.rec.Shadow.Target)
 	}
+	if p.mayShow < 0 {
+		cp.SourceEnd = -1 // it said more than its end: nobody knows what was shown
+	}
 	// On a compacted topic the time counts even if nothing else is new (M26).
 	if p.compacted && (p.caught.IsZero() || p.caught.Sub(p.saved.CaughtUp) < p.keepTombs/24 && !p.saved.CaughtUp.IsZero()) {
 		cp.CaughtUp = p.saved.CaughtUp

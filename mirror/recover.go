@@ -246,7 +246,9 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 	}
 	if cp != nil {
 		if last, shown := p.live.Tail(), cp.Shown(p.rec); shown > last.EverShown {
-			last.EverShown = shown
+			if last.EverShown = shown; !last.Known {
+				last.Gen = -1 // nothing else of it is true: for publish only
+			}
 			p.live.Publish(last)
 		}
 	}

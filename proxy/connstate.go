@@ -47,9 +47,20 @@ type cursor struct {
 	sound time.Time
 	bump  int32 // of the log it was used with last
 	// hole is the offset in front of the open native span from which the client
-	// was last sent on to its start, -1: it has asked for another since.
-	hole int64
+	// was last sent on to its start, at holeAt; -1: it has asked for another since.
+	hole   int64
+	holeAt time.Time
+	// early is when the client was last told to wait above the end, zero: it
+	// stands in range.
+	early time.Time
 }
+
+// earlyAgain is how often it is looked whether who waits above the end, because
+// that may have been shown, is out of range after all.
+const earlyAgain = time.Second
+
+// holeAgain: a client may have dropped the batch that sends it over a hole.
+const holeAgain = 5 * time.Second
 
 // mark says: who wants v reads on at p, and the chain of batches stands there at
 // chain (-1: not known, as after a look-up; the first batch then only has to
@@ -122,7 +133,7 @@ func (c *cursor) advance(m mark) {
 // forget drops what is known, not the isolation alarm.
 func (c *cursor) forget() {
 	c.lose()
-	c.seen, c.hole, c.sound = -1, -1, time.Time{}
+	c.seen, c.hole, c.sound, c.early = -1, -1, time.Time{}, time.Time{}
 }
 
 // lose drops where to read on.

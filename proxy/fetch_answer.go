@@ -383,7 +383,7 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 		}
 		last = s.to
 	}
-	if c.hole != p.offset {
+	if c.hole != p.offset || f.h.now().Sub(c.holeAt) >= holeAgain {
 		c.hole = -1
 	}
 	p.outcome = outNothing
@@ -392,7 +392,7 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 		// Once: a client that can't go over it would ask again at once, for ever.
 		v := nativeSpan(l).VStart
 		pieces = append(pieces, protocol.HoleBatch(p.offset, v, l.Chain.At(v-1)))
-		p.outcome, c.hole = outAnswer, p.offset
+		p.outcome, c.hole, c.holeAt = outAnswer, p.offset, f.h.now()
 		c.advance(mark{p.offset, out.next, out.chain})
 		c.advance(mark{v, out.next, -1})
 	case len(pieces) > 0:

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"math"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
@@ -171,6 +172,10 @@ func (f *fetch) planPart(p *fetchPart, done func()) {
 	first := p.log.Log.Start
 	switch answer, _ := p.check(ends{maxOffset, maxOffset, maxOffset}, first); answer {
 	case epoch.FetchRead:
+		if c := f.x.State().cursor(p.partKey, p.log.Log); !c.early.IsZero() && f.h.now().Sub(c.early) >= earlyAgain {
+			f.confirm(p, done)
+			return
+		}
 		f.seek(p, done)
 	case epoch.FetchUnknownEpoch:
 		p.refuse(kerr.UnknownLeaderEpoch.Code)
@@ -343,6 +348,10 @@ func (f *fetch) settleNative(p *fetchPart, r *reader, e ends, start int64, done 
 
 func (f *fetch) settle(p *fetchPart, r *reader, e ends, start int64, done func()) {
 	answer, split := p.check(e, start)
+	c := f.x.State().cursor(p.partKey, p.log.Log)
+	if c.early = (time.Time{}); answer == epoch.FetchNotAvailable {
+		c.early = f.h.now()
+	}
 	switch answer {
 	case epoch.FetchRead, epoch.FetchEmpty:
 		if e.virtual == maxOffset {

@@ -392,6 +392,55 @@ func TestH12ShownInFrontOfANewGeneration(t *testing.T) {
 	require.EqualValues(t, 5, epochEnd(b, 4, 3, -1).EndOffset)
 }
 
+// H12: who was let wait above the end, as nobody knew what may have been shown, is looked at again: it is sent away as
+// soon as it is known to be out of range, on the same connection, and nobody waits for ever. One that is early goes on.
+func TestH12NobodyWaitsForEver(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(5, 0)
+	before := h.checkpoint()
+	h.takeOver()
+	lp := b.mirror("m", 0, h.log)
+	lp.Checkpoint = before
+	code := func(at int64) int16 {
+		t.Helper()
+		q := fetchOne(12, "m", [16]byte{}, at, 1000)
+		q.MaxWaitMillis = 0
+		return respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0].ErrorCode
+	}
+	require.Zero(t, code(1000))
+	require.Zero(t, code(1000))
+	sure := *before
+	sure.Under, sure.SourceEnd, sure.EndShown = h.gen(), 9, 9
+	lp.Checkpoint = &sure
+	b.now, b.view.freshAt = b.now.Add(earlyAgain), b.view.freshAt.Add(earlyAgain)
+	require.Equal(t, kerr.OffsetOutOfRange.Code, code(1000))
+	require.Zero(t, code(8))
+	b.now, b.view.freshAt = b.now.Add(earlyAgain), b.view.freshAt.Add(earlyAgain)
+	require.Zero(t, code(8), "early, still")
+	h.append(4, 0)
+	h.show(b)
+	b.now, b.view.freshAt = b.now.Add(earlyAgain), b.view.freshAt.Add(earlyAgain)
+	p := respond[*kmsg.FetchResponse](b, fetchOne(12, "m", [16]byte{}, 8, 1000)).Topics[0].Partitions[0]
+	require.Zero(t, p.ErrorCode)
+	recs, next := readBatches(t, p.RecordBatches)
+	require.NotEmpty(t, recs)
+	require.EqualValues(t, 9, next)
+}
+
+// A log that was emptied has another lineage: what its checkpoints of before say was cut, and nobody is told to wait
+// for it.
+func TestEndShownOfBeforeTheRestart(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(5, 0)
+	lp := b.mirror("m", 0, h.log)
+	lp.Checkpoint = h.checkpoint()
+	lp.Record.Lineage, lp.Record.CutAt = "b", lp.Checkpoint.StateEpoch+1
+	q := fetchOne(12, "m", [16]byte{}, 1000, 1000)
+	require.Equal(t, kerr.OffsetOutOfRange.Code, respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0].ErrorCode)
+}
+
 // M13: ListOffsets carries the epoch of the chain, never the one shown in
 // metadata, which OffsetForLeaderEpoch would know nothing of.
 func TestM13EpochsOfListOffsets(t *testing.T) {

@@ -139,6 +139,9 @@ func TestH11HoleInFrontOfTheNativeSpan(t *testing.T) {
 		require.Empty(t, at(offset).RecordBatches, "a client that stays there doesn't ask all the time")
 		require.Empty(t, at(offset).RecordBatches)
 	}
+	b.now = b.now.Add(holeAgain)
+	require.NotEmpty(t, at(12).RecordBatches, "it may have dropped the first one")
+	require.Empty(t, at(12).RecordBatches)
 	require.Empty(t, at(15).RecordBatches, "the end")
 	recs, next := readBatches(t, at(10).RecordBatches)
 	require.EqualValues(t, 12, next, "what is left of the source's log")

@@ -103,11 +103,11 @@ func everShown(p *ledger.Partition) int64 {
 		return t.EverShown
 	case t.Known:
 		return maxOffset
-	case cp == nil || cp.Lineage != p.Record.Lineage:
+	case cp == nil:
 		return maxOffset
 	case cp.StateEpoch < p.Record.CutAt:
 		return -1
-	case cp.SourceEnd < 0 || cp.Under != p.Log.Open().Gen:
+	case cp.Lineage != p.Record.Lineage || cp.SourceEnd < 0 || cp.Under != p.Log.Open().Gen:
 		return maxOffset
 	}
 	return cp.EndShown
