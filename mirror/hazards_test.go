@@ -106,23 +106,6 @@ func TestH12SourceThatLags(t *testing.T) {
 	p.phase = phaseClosed
 }
 
-// A new owner that has read the log, and finds another leader by then, has no tail to show: not one of nothing.
-func TestEndShownIsNoTail(t *testing.T) {
-	r := newRig(t, 1)
-	r.write(0, rawBatch{base: 0, n: 5})
-	r.start()
-	r.reached(0, 5)
-	p := r.eng.Partition("t", 0)
-	cp, ok := p.checkpoint(false, false)
-	require.True(t, ok)
-	r.stop()
-	p.phase = phaseRecover
-	p.resume(leader{broker: p.dst.broker, epoch: p.dst.epoch + 1}, false, p.tail, &cp)
-	require.EqualValues(t, 5, p.live.Tail().EverShown)
-	require.False(t, r.store.Partition("t", 0).Tail().Known)
-	p.phase = phaseClosed
-}
-
 // H2: a produce timed out, and lands in front of the first batch of the new
 // generation. It must be dead there: were it sent again in the same generation,
 // the second copy would be the dead one, behind a live one.

@@ -246,9 +246,7 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 	}
 	if cp != nil {
 		if last, shown := p.live.Tail(), cp.Shown(p.rec); shown > last.EverShown {
-			if last.EverShown = shown; !last.Known {
-				last.Gen = -1 // nothing else of it is true: for publish only
-			}
+			last.EverShown = shown
 			p.live.Publish(last)
 		}
 	}
