@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ func TestCompactedFailback(t *testing.T) {
 	a.Same(ctx, a.Bootstrap(), b.Bootstrap(), exampleTopic, 0)
 	require.Regexp(t, `^0\(0\) a0, 1\(0\) a1, 2\(\d+\) b2$`, log(ctx, t, a.Bootstrap(), exampleTopic))
 	require.Contains(t, a.Log(), "written once more")
-	require.Contains(t, a.Log(), "is shown now")
+	until(ctx, t, "the switch, in the log", func() bool { return strings.Contains(a.Log(), "is shown now") })
 	require.Eventually(t, func() bool { return cleanerRatio(ctx, t, a.Cluster.Seeds(), exampleTopic) == "0.5" }, time.Minute, 200*time.Millisecond, "the cleaner may run again")
 
 	// TD-03: something was written past the proxy, and the source is gone.

@@ -54,6 +54,29 @@ func (l *Lockstep) waitEnds(ctx context.Context, topic string, partitions int32,
 	}
 }
 
+// WaitPosition waits until a partition has taken in the source's log up to an offset. The end that readers are shown is
+// that of the last record: what lies behind it, markers and aborted records, is passed over a moment later.
+func (l *Lockstep) WaitPosition(ctx context.Context, topic string, partition int32, want int64) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
+	for {
+		ps := l.Describe(ctx, topic)
+		for _, p := range ps {
+			if p.Partition == partition && p.DestinationOffset >= want {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			l.t.Fatalf("%s-%d isn't taken in up to %d: %+v\n%s", topic, partition, want, ps, l.LogTail(40))
+		case <-l.proc.Done():
+			l.t.Fatalf("lockstep ended: %v\n%s", l.proc.Err(), l.LogTail(40))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
 // WaitMirroring waits until something of every partition is shown.
 func (l *Lockstep) WaitMirroring(ctx context.Context, topic string, partitions int32) {
 	l.t.Helper()

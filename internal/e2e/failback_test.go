@@ -93,12 +93,24 @@ func log(ctx context.Context, t *testing.T, bootstrap, topic string) string {
 	return strings.Join(out, ", ")
 }
 
+// steady is for brokers that nobody kills: one that is slow for some seconds is not taken for dead, which would cost a
+// leader epoch that exact numbers don't have.
+var steady = map[string]string{"broker.session.timeout.ms": "30000", "replica.lag.time.max.ms": "30000"}
+
 // sides are two clusters of two brokers with a Lockstep in front of each.
 func sides(t *testing.T) (a, b *e2e.Side) {
 	t.Helper()
-	ca := testkafka.Start(t, testkafka.Options{Name: "a", Brokers: 2})
-	cb := testkafka.Start(t, testkafka.Options{Name: "b", Brokers: 2})
+	ca := testkafka.Start(t, testkafka.Options{Name: "a", Brokers: 2, Props: steady})
+	cb := testkafka.Start(t, testkafka.Options{Name: "b", Brokers: 2, Props: steady})
 	return e2e.NewSide(t, &binary, "a", ca), e2e.NewSide(t, &binary, "b", cb)
+}
+
+// end is the high watermark at an address.
+func end(ctx context.Context, t *testing.T, bootstrap, topic string) int64 {
+	t.Helper()
+	o, err := oracle.ListOffset(ctx, bootstrap, topic, 0, oracle.ReadUncommitted, oracle.Latest)
+	require.NoError(t, err)
+	return o.Offset
 }
 
 func stop(ctx context.Context, t *testing.T, l *e2e.Lockstep, topic string) e2e.PartitionStatus {

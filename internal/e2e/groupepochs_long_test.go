@@ -22,7 +22,7 @@ var requestsRE = regexp.MustCompile(`msg="connection closed".* requests=(\d+)`)
 // again and again (OT-23, PX-075 in the large).
 func TestGroupEpochsAfterManyElections(t *testing.T) {
 	ctx := withTimeout(t, 5*time.Minute)
-	src, dst := testkafka.Start(t, testkafka.Options{Name: "source", Brokers: 2}), destination(t, 1)
+	src, dst := testkafka.Start(t, testkafka.Options{Name: "source", Brokers: 2, Props: steady}), destination(t, 1)
 	const topic, elections = "elections", 12
 	replicated(ctx, t, src, topic)
 	l := e2e.Start(t, &binary, e2e.Setup{
@@ -55,7 +55,7 @@ func TestGroupEpochsAfterManyElections(t *testing.T) {
 		logged := len(l.Log())
 		want := int(elections + 4 - first)
 		res, err := clients.JavaRead(ctx, clients.Read{
-			Bootstrap: l.Bootstrap(), Topic: topic, From: "group", Group: group, Subscribe: true, Reset: "none", Max: want, Expect: want, Timeout: 30 * time.Second,
+			Bootstrap: l.Bootstrap(), Topic: topic, From: "group", Group: group, Subscribe: true, Reset: "none", Max: want, Expect: want, Timeout: 2 * time.Minute, Set: map[string]string{"fetch.max.wait.ms": "5000"},
 		})
 		require.NoError(t, err, group)
 		require.Len(t, res.Recs, want, "%s, committed with epoch %d", group, epoch)
@@ -71,6 +71,6 @@ func TestGroupEpochsAfterManyElections(t *testing.T) {
 			return n > 0
 		}, 10*time.Second, 100*time.Millisecond)
 		t.Logf("%s: committed with epoch %d, %d requests", group, epoch, n)
-		require.Less(t, n, 100, "a consumer that asks for metadata again and again")
+		require.Less(t, n, 300, "a consumer that asks for metadata again and again")
 	}
 }

@@ -156,6 +156,7 @@ func TestKilledInDiscovery(t *testing.T) {
 	}
 	for _, name := range names {
 		f[0].WaitCaughtUp(ctx, name, 2)
+		f[1].WaitCaughtUp(ctx, name, 2) // its view may be a little behind
 		f[1].CompareRaw(ctx, name, 1)
 	}
 }

@@ -48,7 +48,7 @@ func TestOneFailingPartitionOfHundreds(t *testing.T) {
 				}
 			}
 			return n == partitions
-		}, time.Minute, 100*time.Millisecond)
+		}, 2*time.Minute, 100*time.Millisecond)
 	}
 	reach(1, "MIRRORING", "")
 	require.NoError(t, content.SetConfig(ctx, dst.Bootstrap(), topic, "max.message.bytes", "10000"))

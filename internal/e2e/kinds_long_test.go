@@ -142,7 +142,7 @@ func TestRetentionAndPosition(t *testing.T) {
 	ctx := withTimeout(t, 6*time.Minute)
 	src := testkafka.Start(t, testkafka.Options{Name: "source", Props: quickRetention})
 	dst := testkafka.Start(t, testkafka.Options{Name: "destination", Props: quickRetention})
-	require.NoError(t, content.CreateTopic(ctx, src.Bootstrap(), "expire", 1, map[string]string{"retention.ms": "3000", "segment.ms": "1000"}))
+	require.NoError(t, content.CreateTopic(ctx, src.Bootstrap(), "expire", 1, map[string]string{"retention.ms": "-1", "segment.ms": "1000"}))
 	require.NoError(t, content.CreateTopic(ctx, src.Bootstrap(), "gap", 1, nil))
 	l := e2e.Start(t, &binary, e2e.Setup{Source: src, Destination: dst, Include: []string{"expire", "gap"}})
 	put := func(topic string, n int) {
@@ -155,6 +155,7 @@ func TestRetentionAndPosition(t *testing.T) {
 	put("gap", 10)
 	l.WaitCaughtUp(ctx, "expire", 1)
 	l.WaitCaughtUp(ctx, "gap", 1)
+	require.NoError(t, content.SetConfig(ctx, src.Bootstrap(), "expire", "retention.ms", "3000"))
 	for _, c := range []*testkafka.Cluster{src, dst} {
 		until(ctx, t, "all records have expired", func() bool {
 			b, err := oracle.Batches(ctx, c.Bootstrap(), "expire", 0)

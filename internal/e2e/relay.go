@@ -24,6 +24,7 @@ type Relay struct {
 	closed   bool
 	maxFetch int16 // 0: the broker's own
 	answered map[int16]int
+	age      int // of MaxFetch
 	pass     func(key int16, frame []byte) bool
 }
 
@@ -53,6 +54,7 @@ func (r *Relay) MaxFetch(v int16) {
 	r.mu.Lock()
 	r.maxFetch = v
 	clear(r.answered)
+	r.age++
 	r.mu.Unlock()
 	r.Cut()
 }
@@ -120,6 +122,9 @@ func (r *Relay) serve(client net.Conn) {
 	if !r.keep(broker) {
 		return
 	}
+	r.mu.Lock()
+	age := r.age
+	r.mu.Unlock()
 	var mu sync.Mutex
 	versions := map[int32]int16{} // ApiVersions requests under way: their versions
 	var wg sync.WaitGroup
@@ -131,7 +136,7 @@ func (r *Relay) serve(client net.Conn) {
 			}
 			key, version, corr := int16(binary.BigEndian.Uint16(f)), int16(binary.BigEndian.Uint16(f[2:])), int32(binary.BigEndian.Uint32(f[4:]))
 			r.mu.Lock()
-			if key == int16(kmsg.Fetch) {
+			if key == int16(kmsg.Fetch) && age == r.age { // not what one of before had still to say
 				r.answered[version]++
 			}
 			pass := r.pass

@@ -4,7 +4,9 @@ package e2e_test
 
 import (
 	"context"
+	be "encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"testing"
 	"time"
@@ -23,6 +25,7 @@ import (
 //   - TX-03: an open and a hanging transaction hold only their own partition, and describe and status name them;
 //   - committed, aborted and interleaved data reads the same at both isolation levels;
 //   - TX-01: producer ids that the destination hands out are those that the source had: nothing is taken for a duplicate;
+//   - M24: a client that brings its producer id along is not safe, as docs/limits.md says;
 //   - TX-11: a transactional producer goes on through the proxy after the failover, exactly once, though its own
 //     transaction was open on the source; nobody is blocked by that.
 func TestTransactionsOverFailover(t *testing.T) {
@@ -124,6 +127,31 @@ func TestTransactionsOverFailover(t *testing.T) {
 	}
 	require.Len(t, got, 40)
 	require.NoError(t, app.EndTransaction(ctx, kgo.TryAbort))
+
+	// M24: a live client that moves here with the producer id that the source gave it, as by DNS, meets another one's. With
+	// a sequence that one has used its record is taken for that one's, and is not written; else it is refused. A restarted
+	// client has an id of this cluster, as above.
+	other := manual(t, l.Bootstrap())
+	r := &kgo.Record{Topic: ids, Value: []byte("other")}
+	require.NoError(t, other.ProduceSync(ctx, r).FirstErr())
+	id, _, err := other.ProducerID(ctx)
+	require.NoError(t, err)
+	moved24 := func(sequence int32) (int64, error) {
+		b := content.Batch(time.Now().UnixMilli(), "k", "moved")
+		be.BigEndian.PutUint64(b[43:], uint64(id))
+		be.BigEndian.PutUint16(b[51:], uint16(r.ProducerEpoch))
+		be.BigEndian.PutUint32(b[53:], uint32(sequence))
+		be.BigEndian.PutUint32(b[17:], crc32.Checksum(b[21:], crc32.MakeTable(crc32.Castagnoli)))
+		return content.Produce(ctx, l.Bootstrap(), ids, 0, b)
+	}
+	at, err := moved24(0)
+	require.NoError(t, err)
+	require.Equal(t, r.Offset, at)
+	_, err = moved24(40)
+	require.ErrorIs(t, err, kerr.OutOfOrderSequenceNumber)
+	got = values(ctx, t, l.Bootstrap(), ids, oracle.ReadUncommitted)
+	require.Equal(t, "other", got[len(got)-1])
+	require.NotContains(t, got, "moved", "docs/limits.md")
 }
 
 // commit writes values in one transaction. One may still be ending.

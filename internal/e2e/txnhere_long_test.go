@@ -46,7 +46,7 @@ func TestH9TransactionsOnTheDestination(t *testing.T) {
 	want := []string{"a0", "a1", "a2"}
 	require.Equal(t, want, values(ctx, t, b.Bootstrap(), topic, oracle.ReadCommitted))
 	require.NoError(t, content.WaitDecided(ctx, a.Bootstrap(), topic, 0))
-	waitPosition(ctx, t, b.Lockstep, topic, 5)
+	b.WaitPosition(ctx, topic, 0, 5)
 	markers := aborts(ctx, t, b.Cluster, topic)
 	p := stop(ctx, t, b.Lockstep, topic)
 	require.EqualValues(t, 5, p.LMO, "behind the marker")
@@ -80,7 +80,7 @@ func TestH9TransactionsOnTheDestination(t *testing.T) {
 	a.Stop()
 	a.Launch()
 	a.WaitState(ctx, topic, 1, "MIRRORING")
-	waitPosition(ctx, t, a.Lockstep, topic, stable)
+	a.WaitPosition(ctx, topic, 0, stable)
 	require.Len(t, waitHeld(ctx, t, a.Lockstep, topic, 0).Transactions, 2)
 	require.Equal(t, want, values(ctx, t, a.Bootstrap(), topic, oracle.ReadUncommitted))
 	p = stop(ctx, t, a.Lockstep, topic)
@@ -100,7 +100,7 @@ func TestH9TransactionsOnTheDestination(t *testing.T) {
 	require.Equal(t, want, values(ctx, t, b.Bootstrap(), topic, oracle.ReadUncommitted))
 
 	// Once more: readers of the native span behind the dead transactions get on.
-	waitPosition(ctx, t, b.Lockstep, topic, end(ctx, t, a.Bootstrap(), topic))
+	b.WaitPosition(ctx, topic, 0, end(ctx, t, a.Bootstrap(), topic))
 	p = stop(ctx, t, b.Lockstep, topic)
 	require.Equal(t, end(ctx, t, a.Bootstrap(), topic), p.LMO)
 	commit(ctx, t, manual(t, b.Bootstrap(), kgo.TransactionalID("app-b")), topic, "b1")
@@ -156,29 +156,4 @@ func aborts(ctx context.Context, t *testing.T, c *testkafka.Cluster, topic strin
 		}
 	}
 	return n
-}
-
-func end(ctx context.Context, t *testing.T, bootstrap, topic string) int64 {
-	t.Helper()
-	o, err := oracle.ListOffset(ctx, bootstrap, topic, 0, oracle.ReadUncommitted, oracle.Latest)
-	require.NoError(t, err)
-	return o.Offset
-}
-
-// waitPosition waits until a mirror has taken in the source's log up to an offset, markers included.
-func waitPosition(ctx context.Context, t *testing.T, l *e2e.Lockstep, topic string, want int64) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		ps := l.Describe(ctx, topic)
-		if len(ps) == 1 && ps[0].DestinationOffset >= want {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s isn't taken in up to %d: %+v\n%s", topic, want, ps, l.LogTail(30))
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }

@@ -72,7 +72,8 @@ func TestSourceChangesItsVersion(t *testing.T) {
 			// Until a cut the proxy's end may be above the source's.
 			require.Eventually(t, func() bool {
 				end, err := oracle.ListOffset(ctx, l.Bootstrap(), x, 0, oracle.ReadUncommitted, oracle.Latest)
-				return err == nil && end.Offset == int64(want) && l.Describe(ctx, x)[0].State == "MIRRORING"
+				ps := l.Describe(ctx, x)
+				return err == nil && end.Offset == int64(want) && len(ps) == 1 && ps[0].State == "MIRRORING"
 			}, time.Minute, 50*time.Millisecond, "%s at %d", x, want)
 			require.Len(t, l.CompareRaw(ctx, x, 0), want)
 		}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -47,9 +48,15 @@ type Read struct {
 	Expect int
 	// Timeout ends the reading; the result then says so. Default 60 s.
 	Timeout time.Duration
+	// Each is told of each record as it comes, one after the other; true ends the reading, which then is whole as it
+	// is. With Follow only.
+	Each func(oracle.Rec) (done bool)
 	// Set are settings of the client by its own names.
 	Set map[string]string
 }
+
+// each tells of a record.
+func (r Read) each(rec oracle.Rec) (done bool) { return r.Follow && r.Each != nil && r.Each(rec) }
 
 // Result is what a client saw.
 type Result struct {
@@ -182,31 +189,56 @@ func run(ctx context.Context, name string, args ...string) (*bytes.Buffer, error
 	return &stdout, nil
 }
 
-// runClient runs a client and reads its lines.
-func runClient(ctx context.Context, name string, args ...string) (Result, error) {
-	stdout, err := run(ctx, name, args...)
+// runClient runs a client and reads its lines; each is told of records, and ends it by true.
+func runClient(ctx context.Context, each func(oracle.Rec) bool, name string, args ...string) (res Result, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.WaitDelay = 5 * time.Second
+	cmd.SysProcAttr = testkafka.ChildAttr()
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return Result{}, err
+		return res, fmt.Errorf("clients: %s: %w", name, err)
 	}
-	var res Result
-	in := bufio.NewScanner(stdout)
+	if err := cmd.Start(); err != nil {
+		return res, fmt.Errorf("clients: %s: %w", name, err)
+	}
+	done, err := readLines(out, &res, each)
+	if done || err != nil {
+		cancel()
+	}
+	if ended := cmd.Wait(); err == nil && ended != nil && !done {
+		err = ended
+	}
+	if err != nil {
+		return res, fmt.Errorf("clients: %s: %w: %s", name, err, lastLines(stderr.String(), 25))
+	}
+	return res, nil
+}
+
+func readLines(out io.Reader, res *Result, each func(oracle.Rec) bool) (done bool, err error) {
+	in := bufio.NewScanner(out)
 	in.Buffer(nil, 64<<20)
 	for in.Scan() {
 		if !bytes.HasPrefix(in.Bytes(), []byte(`{"meta"`)) {
 			rec, err := oracle.ParseLine(in.Bytes())
 			if err != nil {
-				return res, err
+				return false, err
 			}
-			res.Recs = append(res.Recs, rec)
+			if res.Recs = append(res.Recs, rec); each(rec) {
+				return true, nil
+			}
 			continue
 		}
 		var m Meta
 		if err := json.Unmarshal(in.Bytes(), &m); err != nil {
-			return res, fmt.Errorf("clients: %s printed %q: %w", name, in.Text(), err)
+			return false, fmt.Errorf("it printed %q: %w", in.Text(), err)
 		}
 		res.Meta = append(res.Meta, m)
 	}
-	return res, in.Err()
+	return false, in.Err()
 }
 
 func lastLines(s string, n int) string {

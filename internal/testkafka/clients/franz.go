@@ -97,7 +97,7 @@ func franzPoll(ctx context.Context, cl *kgo.Client, r Read) (res Result, last []
 	if r.Max > 0 {
 		want = r.Max
 	}
-	for {
+	for done := false; ; {
 		pctx, cancel := context.WithCancel(ctx)
 		full := len(res.Recs) >= want && (!r.Follow || r.Max != 0)
 		if full {
@@ -123,9 +123,12 @@ func franzPoll(ctx context.Context, cl *kgo.Client, r Read) (res Result, last []
 		fs.EachRecord(func(k *kgo.Record) {
 			if r.Max == 0 || len(res.Recs) < r.Max {
 				res.Recs, last = append(res.Recs, franzRec(k)), append(last, k)
+				done = done || r.each(res.Recs[len(res.Recs)-1])
 			}
 		})
 		switch {
+		case done:
+			return res, last, nil
 		case full && over:
 			return res, last, nil
 		case over:

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka/oracle"
 )
 
 //go:embed java/Client.java
@@ -39,15 +40,19 @@ func java(ctx context.Context) ([]string, error) {
 
 // Java runs one verb of the Java client (kafka-clients of testkafka.DefaultVersion): see java/Client.java.
 func Java(ctx context.Context, args ...string) (Result, error) {
+	return javaEach(ctx, Read{}.each, args...)
+}
+
+func javaEach(ctx context.Context, each func(oracle.Rec) bool, args ...string) (Result, error) {
 	a, err := java(ctx)
 	if err != nil {
 		return Result{}, err
 	}
-	return runClient(ctx, "java", append(a, args...)...)
+	return runClient(ctx, each, "java", append(a, args...)...)
 }
 
 // JavaRead reads with a Java consumer.
-func JavaRead(ctx context.Context, r Read) (Result, error) { return Java(ctx, r.args()...) }
+func JavaRead(ctx context.Context, r Read) (Result, error) { return javaEach(ctx, r.each, r.args()...) }
 
 // JavaOffsets asks Java's Admin for all kinds of offsets of partitions 0…n-1, at both isolation levels; the lines'
 // Spec is earliest, latest, max-timestamp, earliest-local, latest-tiered, earliest-pending-upload or a timestamp.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka/oracle"
 )
 
 //go:embed python/client.py
@@ -38,15 +39,21 @@ func python(ctx context.Context) (interpreter, script string, err error) {
 
 // Python runs one verb of the librdkafka client: see python/client.py.
 func Python(ctx context.Context, args ...string) (Result, error) {
+	return pythonEach(ctx, Read{}.each, args...)
+}
+
+func pythonEach(ctx context.Context, each func(oracle.Rec) bool, args ...string) (Result, error) {
 	interpreter, script, err := python(ctx)
 	if err != nil {
 		return Result{}, err
 	}
-	return runClient(ctx, interpreter, append([]string{script}, args...)...)
+	return runClient(ctx, each, interpreter, append([]string{script}, args...)...)
 }
 
 // PythonRead reads with librdkafka.
-func PythonRead(ctx context.Context, r Read) (Result, error) { return Python(ctx, r.args()...) }
+func PythonRead(ctx context.Context, r Read) (Result, error) {
+	return pythonEach(ctx, r.each, r.args()...)
+}
 
 // PythonProduce writes n records with librdkafka.
 func PythonProduce(ctx context.Context, bootstrap, topic string, partition int32, n int, more ...string) ([]Meta, error) {

@@ -78,12 +78,13 @@ func listOffset(ctx context.Context, c *Conn, topic string, partition int32, iso
 	return Offset{Offset: a.Offset, Timestamp: a.Timestamp, LeaderEpoch: a.LeaderEpoch}, nil
 }
 
-// Retry calls f again, a little later each time, while its error is one that Kafka clients retry.
+// Retry calls f again, a little later each time, while its error is one that Kafka clients retry; for half a minute at
+// most, as leaders take a while to be elected on a busy machine.
 func Retry(ctx context.Context, f func() error) error {
 	wait := 50 * time.Millisecond
 	for try := 0; ; try++ {
 		err := f()
-		if err == nil || try == 9 || !kerr.IsRetriable(err) {
+		if err == nil || try == 30 || !kerr.IsRetriable(err) {
 			return err
 		}
 		select {

@@ -111,6 +111,7 @@ public final class Client {
                     record(r);
                     done.put(tp, new OffsetAndMetadata(r.offset() + 1, r.leaderEpoch(), ""));
                 }
+                if (follow) flush(); // somebody may wait for it
             }
             if (max == Long.MAX_VALUE) for (TopicPartition tp : c.assignment()) meta("position", tp, c.position(tp), -1, "");
             if (arg("commit", "false").equals("true")) {

@@ -99,6 +99,8 @@ def read(a):
             continue
         eof.discard(m.partition())
         record(m)
+        if follow:
+            sys.stdout.flush()  # somebody may wait for it
         count += 1
         done[m.partition()] = (m.offset() + 1, m.leader_epoch())
     if a.get("commit") == "true":
