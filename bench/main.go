@@ -70,7 +70,7 @@ func parse(args []string, env func(string) string) (s settings, onlyDocs bool, e
 		return otherwise
 	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	mode := f.String("mode", or("BENCH", "core"), "how much: quick, core, full, or proxy (BENCH)")
+	mode := f.String("mode", or("BENCH", "core"), "how much: quick, core, full, growth, or proxy (BENCH)")
 	scale := f.String("scale", or("BENCH_SCALE", "1"), "factor for amounts of data and counts; below 1 only to try the bench itself (BENCH_SCALE)")
 	rounds := f.String("rounds", or("BENCH_ROUNDS", "0"), "rounds of each scenario; 0: its own number (BENCH_ROUNDS)")
 	only := f.String("only", or("BENCH_ONLY", ""), "regular expression: only scenarios whose name has it (BENCH_ONLY)")
@@ -93,10 +93,10 @@ func parse(args []string, env func(string) string) (s settings, onlyDocs bool, e
 		s.budget = orTime(s.budget, 4*time.Minute)
 	case scenario.Core:
 		s.budget = orTime(s.budget, 20*time.Minute)
-	case scenario.Full, scenario.Proxy:
+	case scenario.Full, scenario.Proxy, scenario.Growth:
 		s.budget = orTime(s.budget, 24*time.Hour)
 	default:
-		return s, false, fmt.Errorf("mode %q: want quick, core, full or proxy", *mode)
+		return s, false, fmt.Errorf("mode %q: want quick, core, full, growth or proxy", *mode)
 	}
 	if s.scale, err = strconv.ParseFloat(*scale, 64); err != nil || s.scale <= 0 {
 		return s, false, fmt.Errorf("scale %q: want a number above 0", *scale)
@@ -168,7 +168,7 @@ func writeDocs(s settings) error {
 		s.docs = "docs"
 	}
 	var runs []*report.Run
-	for _, mode := range []scenario.Mode{scenario.Full, scenario.Core, scenario.Proxy, scenario.Quick} {
+	for _, mode := range []scenario.Mode{scenario.Full, scenario.Core, scenario.Proxy, scenario.Growth, scenario.Quick} {
 		if mode == scenario.Quick && len(runs) > 0 {
 			continue
 		}

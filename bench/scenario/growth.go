@@ -17,12 +17,16 @@ import (
 
 // growth are the scenarios that show how time and memory go with a quantity.
 func growth(l *lab.Lab, o Options) []*Scenario {
-	full := o.Mode == Full
+	full := o.Mode == Full || o.Mode == Growth
 	pick := func(core, all []int) []int {
 		if full {
 			return all
 		}
 		return core
+	}
+	failovers := []int{1, 4, 16, 64, 256}
+	if o.Mode == Growth {
+		failovers = failovers[:4] // the last one takes as long as all the rest
 	}
 	var out []*Scenario
 	for _, q := range []quantity{
@@ -39,7 +43,7 @@ func growth(l *lab.Lab, o Options) []*Scenario {
 		{
 			name: "growth-spans", title: "Growth: spans and generations", axis: "failovers before", chart: "stop_s", metrics: []string{"stop_s", "start_s", "consume_mb_s", "rss_mb"},
 			about: "A topic that was stopped and started so many times, with some records mirrored in between: each time adds a native span and a generation. Then `stop`, `start`, and reading all of it through the proxy.",
-			xs:    pick([]int{1, 8}, []int{1, 4, 16, 64, 256}), do: spans,
+			xs:    pick([]int{1, 8}, failovers), do: spans,
 		},
 		{
 			name: "growth-connections", title: "Growth: connections", axis: "connections", chart: "idle_rss_mb", metrics: []string{"seconds", "idle_rss_mb", "cpu_s"},
@@ -70,7 +74,7 @@ type quantity struct {
 func grows(l *lab.Lab, o Options, q quantity) *Scenario {
 	return &Scenario{
 		Scenario: report.Scenario{Name: q.name, Title: q.title, About: q.about, Metrics: q.metrics, Axis: q.axis, Chart: q.chart},
-		Rounds:   map[Mode]int{Core: 1, Full: 3}[o.Mode],
+		Rounds:   map[Mode]int{Core: 1, Growth: 1, Full: 3}[o.Mode],
 		Runs: []Run{{Peer: report.Subject, Do: func(ctx context.Context, _ int) (out []report.Sample, err error) {
 			for _, x := range q.xs {
 				if !q.fixed {

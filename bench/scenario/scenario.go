@@ -22,6 +22,8 @@ const (
 	Core  Mode = "core"  // at most 20
 	Full  Mode = "full"  // hours
 	Proxy Mode = "proxy" // the proxy alone, beside other proxies
+	// Growth is how time and memory go with size: an hour on 2 cores.
+	Growth Mode = "growth"
 )
 
 // Scenario is a question that is answered in rounds.
@@ -79,6 +81,8 @@ func All(l *lab.Lab, o Options) []*Scenario {
 	switch o.Mode {
 	case Proxy:
 		out = []*Scenario{proxyScenario(l, o)}
+	case Growth:
+		out = growth(l, o)
 	case Quick:
 		out = []*Scenario{catchUp(l, o, ordinary()), latency(l, o), consume(l, o), wan(l, o)}
 	case Core:
