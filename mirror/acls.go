@@ -85,9 +85,9 @@ const aclPause = time.Second
 // mirrored are the topics of this destination that nobody may write to.
 func (s *source) mirrored() map[string]bool {
 	out := map[string]bool{}
-	for _, e := range s.m.opts.View.All() {
+	s.m.opts.View.Each(func(e *ledger.Partition) {
 		out[e.Topic] = out[e.Topic] || e.Record == nil || e.Record.State != epoch.StateStopped
-	}
+	})
 	return out
 }
 

@@ -148,11 +148,11 @@ func (t topicCleaner) Release(ctx context.Context, topic string, partition int32
 
 // held are the records of a topic's partitions that hold the cleaner back.
 func (m *Manager) held(topic string) (rs []*ledger.Record) {
-	for _, e := range m.opts.View.All() {
-		if e.Topic == topic && e.Record != nil && e.Record.Cleaner != nil {
+	m.opts.View.EachOf(topic, func(e *ledger.Partition) {
+		if e.Record != nil && e.Record.Cleaner != nil {
 			rs = append(rs, e.Record)
 		}
-	}
+	})
 	return rs
 }
 

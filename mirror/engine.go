@@ -354,12 +354,22 @@ func (e *Engine) Partition(topic string, partition int32) *Partition {
 // Poke lets partitions look at the ledger again: a command may be there.
 func (e *Engine) Poke() {
 	for _, p := range e.all() {
-		p.mu.Lock()
-		if p.rec != nil && (p.command() != nil || p.superseded()) {
-			p.wake.wake()
-		}
-		p.mu.Unlock()
+		p.poke()
 	}
+}
+
+func (p *Partition) poke() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rec != nil && (p.command() != nil || p.superseded()) {
+		p.wake.wake()
+	}
+}
+
+func (e *Engine) count() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.parts)
 }
 
 // Checkpoints are those of all partitions that moved since they were last asked

@@ -120,18 +120,18 @@ func New(o Options) (*Manager, error) {
 // nobody knows whose they are.
 func (m *Manager) absent() []absentKey {
 	var out []absentKey
-	lost := !m.owner.Healthy()
-	for _, e := range m.opts.View.All() {
+	lost, mine := !m.owner.Healthy(), m.owned.mine()
+	m.opts.View.Each(func(e *ledger.Partition) {
 		r := e.Record
-		if r == nil || r.State == epoch.StateStopped || !lost && !m.owned.has(ledger.PartitionOf(e.Topic, e.Partition)) {
-			continue
+		if r == nil || r.State == epoch.StateStopped || !lost && !mine[e.Home] {
+			return
 		}
 		for _, s := range m.sources {
 			if s.o.Name == r.Mirror && s.engine.Partition(e.Topic, e.Partition) == nil {
 				out = append(out, absentKey{r.Mirror, e.Topic, e.Partition})
 			}
 		}
-	}
+	})
 	return out
 }
 

@@ -30,31 +30,58 @@ func (w plan) fits(p *Partition) bool {
 // and all that the ledger has of this mirror. The latter need no source: a stop
 // must work when that is dead.
 func (s *source) wanted() map[partKey]plan {
+	out := map[partKey]plan{}
+	s.each(func(k partKey, w plan) bool { out[k] = w; return true })
+	return out
+}
+
+// each calls f for all that is wanted, in no order, until it says false.
+func (s *source) each(f func(partKey, plan) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := map[partKey]plan{}
+	mine := s.m.owned.mine()
 	for name, t := range s.topics {
 		if t.dest == nil || s.bare[name] {
 			continue
 		}
 		for p := range int32(len(t.source.Partitions)) {
-			k := partKey{name, p}
-			if e := s.m.opts.View.Partition(name, p); e != nil && e.Record != nil && e.Record.Mirror != s.o.Name {
+			e := s.m.opts.View.Partition(name, p)
+			home := int32(0)
+			if e != nil {
+				home = e.Home
+			} else {
+				home = ledger.PartitionOf(name, p)
+			}
+			if !mine[home] {
 				continue
 			}
-			if s.m.owned.has(ledger.PartitionOf(name, p)) {
-				out[k] = plan{topic: t}
+			if w, ok := s.plan(name, p, e); ok && !f(partKey{name, p}, w) {
+				return
 			}
 		}
 	}
-	for _, e := range s.m.opts.View.All() {
-		k := partKey{e.Topic, e.Partition}
-		if _, ok := out[k]; ok || !begunRecord(e) || e.Record.Mirror != s.o.Name || !s.m.owned.has(ledger.PartitionOf(e.Topic, e.Partition)) {
-			continue
+	more := true
+	s.m.opts.View.Each(func(e *ledger.Partition) {
+		if !more || !mine[e.Home] {
+			return
 		}
-		out[k] = plan{idle: true}
+		if w, ok := s.plan(e.Topic, e.Partition, e); ok && w.topic == nil {
+			more = f(partKey{e.Topic, e.Partition}, w)
+		}
+	})
+}
+
+// plan is how a partition of ours should run, by what the ledger has of it; ok
+// is false when it should not. mu is held.
+func (s *source) plan(topic string, p int32, e *ledger.Partition) (w plan, ok bool) {
+	if t := s.topics[topic]; t != nil && t.dest != nil && !s.bare[topic] && int(p) < len(t.source.Partitions) &&
+		(e == nil || e.Record == nil || e.Record.Mirror == s.o.Name) {
+		return plan{topic: t}, true
 	}
-	return out
+	if e == nil || !begunRecord(e) || e.Record.Mirror != s.o.Name {
+		return plan{}, false
+	}
+	return plan{idle: true}, true
 }
 
 // begunRecord tells whether a record speaks of a destination topic that is
@@ -172,19 +199,32 @@ func (m *Manager) compactions(ctx context.Context) compactions {
 	}
 }
 
-// keep runs the partitions of mirrors that are not configured any more: their
-// STOPPED logs are watched all the same (H4), and can be stopped.
-func (m *Manager) keep(ctx context.Context) {
+// names are the mirrors' that are configured.
+func (m *Manager) names() map[string]bool {
 	names := map[string]bool{}
 	for _, s := range m.sources {
 		names[s.o.Name] = true
 	}
+	return names
+}
+
+// kept tells whether a partition is one of a mirror that is not configured any
+// more.
+func (m *Manager) kept(e *ledger.Partition, names map[string]bool) bool {
+	return begunRecord(e) && !names[e.Record.Mirror]
+}
+
+// keep runs the partitions of mirrors that are not configured any more: their
+// STOPPED logs are watched all the same (H4), and can be stopped.
+func (m *Manager) keep(ctx context.Context) {
+	names := m.names()
 	want := map[partKey]bool{}
-	for _, e := range m.opts.View.All() {
-		if begunRecord(e) && !names[e.Record.Mirror] && m.owned.has(ledger.PartitionOf(e.Topic, e.Partition)) {
+	mine := m.owned.mine()
+	m.opts.View.Each(func(e *ledger.Partition) {
+		if mine[e.Home] && m.kept(e, names) {
 			want[partKey{e.Topic, e.Partition}] = true
 		}
-	}
+	})
 	for _, p := range m.keeper.all() {
 		if !want[partKey{p.topic, p.partition}] {
 			m.stop(ctx, m.keeper, p.topic, p.partition)
@@ -208,44 +248,97 @@ func (m *Manager) keep(ctx context.Context) {
 }
 
 // notice follows the ledger: commands for partitions that run here, and
-// partitions that change hands between mirrors.
+// partitions that change hands between mirrors. It looks at what has changed;
+// at all of it only now and then, as what is ours changes without the ledger.
 func (m *Manager) notice(ctx context.Context) error {
+	feed := m.opts.View.Feed()
+	defer feed.Close()
+	all := time.NewTicker(metadataEvery)
+	defer all.Stop()
+	look := true
 	for ctx.Err() == nil {
-		changed := m.opts.View.Changed()
-		for _, e := range m.engines() {
-			e.Poke()
-		}
-		m.keep(ctx)
-		for _, s := range m.sources {
-			if s.stale() {
-				s.wake.wake()
+		if look {
+			for _, e := range m.engines() {
+				e.Poke()
 			}
+			m.keep(ctx)
+			for _, s := range m.sources {
+				if s.stale() {
+					s.wake.wake()
+				}
+			}
+		} else {
+			m.noticed(ctx, feed)
 		}
 		pause(ctx, noticePause)
 		select {
-		case <-changed:
-		case <-time.After(metadataEvery):
+		case <-all.C:
+			look = true
+		case <-feed.Wake():
+			look = false
 		case <-ctx.Done():
 		}
 	}
 	return nil
 }
 
+// noticed looks at the partitions that have changed in the ledger.
+func (m *Manager) noticed(ctx context.Context, feed *ledger.Feed) {
+	mine, names := m.owned.mine(), m.names()
+	keep := false
+	feed.Take(func(topic string, partition int32, e *ledger.Partition) {
+		k := partKey{topic, partition}
+		for _, s := range m.sources {
+			p := s.engine.Partition(topic, partition)
+			if p != nil {
+				p.poke()
+			}
+			if s.misfit(k, e, p, mine) {
+				s.wake.wake()
+			}
+		}
+		p := m.keeper.Partition(topic, partition)
+		if p != nil {
+			p.poke()
+		}
+		keep = keep || (p != nil) != (e != nil && mine[e.Home] && m.kept(e, names))
+	})
+	if keep {
+		m.keep(ctx)
+	}
+}
+
+// misfit tells whether a partition doesn't run as is wanted; p is what runs, nil
+// for nothing.
+func (s *source) misfit(k partKey, e *ledger.Partition, p *Partition, mine [ledger.Partitions]bool) bool {
+	home := int32(0)
+	if e != nil {
+		home = e.Home
+	} else {
+		home = ledger.PartitionOf(k.topic, k.partition)
+	}
+	s.mu.Lock()
+	w, ok := s.plan(k.topic, k.partition, e)
+	s.mu.Unlock()
+	if !ok || !mine[home] {
+		return p != nil
+	}
+	return p == nil || !w.fits(p)
+}
+
 // noticePause bounds how often a busy ledger is looked over.
 const noticePause = 50 * time.Millisecond
 
 // stale tells whether what runs is not what is wanted.
-func (s *source) stale() bool {
-	want := s.wanted()
+func (s *source) stale() (stale bool) {
 	n := 0
-	for k, w := range want {
+	s.each(func(k partKey, w plan) bool {
 		p := s.engine.Partition(k.topic, k.partition)
-		if p == nil || !w.fits(p) {
-			return true
-		}
+		stale = p == nil || !w.fits(p)
 		n++
-	}
-	return n != len(s.engine.all())
+		return !stale
+	})
+	return stale || n != s.engine.count()
 }
 
 // engines are those of all mirrors, and the keeper.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -178,5 +177,5 @@ func ledgerTopics(ctx context.Context, client []kgo.Opt, log *slog.Logger) (map[
 	if err != nil {
 		return nil, fmt.Errorf("the source has a ledger (%s) that can't be read, so it can't be told which of its topics are mirrors: %w", ledger.Topic, err)
 	}
-	return maps.Clone(v.Topics()), nil
+	return v.Topics(), nil
 }

@@ -121,6 +121,19 @@ func (o *owned) has(n int32) bool {
 	return o.parts[n]
 }
 
+// mine is has for all ledger partitions, as it is now.
+func (o *owned) mine() (m [ledger.Partitions]bool) {
+	if !o.healthy() {
+		return m
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for n := range o.parts {
+		m[n] = true
+	}
+	return m
+}
+
 func (o *owned) list() []int32 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -87,11 +87,18 @@ func topicReason(err error) string {
 func (s *source) stopExcluded(ctx context.Context) error {
 	var errs []error
 	told := ""
-	for _, e := range s.m.opts.View.All() {
-		r := e.Record
-		if r == nil || r.Mirror != s.o.Name || !s.admin.filter.Excluded(e.Topic) || !s.m.owned.has(ledger.PartitionOf(e.Topic, e.Partition)) {
-			continue
+	var excluded []*ledger.Partition
+	mine := s.m.owned.mine()
+	s.m.opts.View.Each(func(e *ledger.Partition) {
+		if e.Record != nil && e.Record.Mirror == s.o.Name && mine[e.Home] && s.admin.filter.Excluded(e.Topic) {
+			excluded = append(excluded, e)
 		}
+	})
+	slices.SortFunc(excluded, func(a, b *ledger.Partition) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
+	for _, e := range excluded {
+		r := e.Record
 		desired := cmp.Or(r.Desired, r.State)
 		if c := e.Command; c != nil && c.Seq > r.CommandSeq {
 			desired = cmp.Or(c.Desired, desired)

@@ -77,7 +77,7 @@ func (h *handlers) wait() { h.work.wait() }
 // takes: the APIs whose requests name offsets, epochs or records of partitions,
 // and those that may be refused, once there is a mirror topic at all.
 func (h *handlers) takes(hdr protocol.RequestHeader) bool {
-	return h.handlerOf(hdr.Key) != nil && len(h.view.Topics()) > 0
+	return h.handlerOf(hdr.Key) != nil && h.view.Any()
 }
 
 func (h *handlers) handlerOf(key int16) func(x exchange, version int16, body []byte) {

@@ -27,7 +27,7 @@ type fakeView struct {
 func (v *fakeView) Fresh() bool                          { return v.fresh }
 func (v *fakeView) FreshAt() time.Time                   { return v.freshAt }
 func (v *fakeView) TopicsVersion() uint64                { return v.version }
-func (v *fakeView) Topics() map[string]bool              { return v.topics }
+func (v *fakeView) Any() bool                            { return len(v.topics) > 0 }
 func (v *fakeView) Topic(t string) bool                  { return v.topics[t] }
 func (v *fakeView) TopicByID(id [16]byte) (string, bool) { n, ok := v.ids[id]; return n, ok }
 func (v *fakeView) All() (all []*ledger.Partition) {

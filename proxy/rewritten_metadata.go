@@ -13,12 +13,12 @@ func (h *handlers) response(key, version int16, body []byte) ([]byte, error) {
 	case protocol.KeyFetch:
 		return body, h.noMirrors(version, body)
 	case protocol.KeyDescribeProducers:
-		if len(h.view.Topics()) > 0 {
+		if h.view.Any() {
 			return h.describeProducers(version, body)
 		}
 		return body, nil
 	case protocol.KeyDescribeShareOffsets:
-		if len(h.view.Topics()) > 0 {
+		if h.view.Any() {
 			return h.describeShareOffsets(version, body)
 		}
 		return body, nil
@@ -26,7 +26,7 @@ func (h *handlers) response(key, version int16, body []byte) ([]byte, error) {
 	default:
 		return body, nil
 	}
-	if len(h.view.Topics()) == 0 {
+	if !h.view.Any() {
 		return body, nil
 	}
 	err := protocol.AdjustLeaderEpochs(key, version, body, h.shownEpoch)

@@ -14,7 +14,7 @@ type ledgerView interface {
 	Fresh() bool
 	FreshAt() time.Time
 	TopicsVersion() uint64
-	Topics() map[string]bool
+	Any() bool
 	Topic(topic string) bool
 	TopicByID(id [16]byte) (string, bool)
 	Partition(topic string, partition int32) *ledger.Partition

@@ -349,30 +349,27 @@ func (v *View) loaded(p int32) {
 // held. Those that it did bring back are judged by their state epoch: the same
 // one is the same record.
 func (v *View) compare(p int32, found map[string]change) {
-	snap := v.snap.Load()
 	touched := map[*slot]bool{}
-	for topic, slots := range snap.slots {
-		for _, sl := range slots {
-			if sl == nil || PartitionOf(topic, sl.partition) != p {
-				continue
-			}
-			if _, ok := found[CheckpointKey(topic, sl.partition)]; !ok {
-				sl.setCheckpoint(nil, nil)
-			}
-			if _, ok := found[CommandKey(topic, sl.partition)]; !ok {
-				sl.setCommand(nil, nil)
-			}
-			c, ok := found[RecordKey(topic, sl.partition)]
-			switch rec, _ := c.val.(*Record); {
-			case !ok:
-				sl.setLost()
-			case rec != nil && rec.StateEpoch == sl.highest:
-				sl.highest-- // taken in again
-			}
-			touched[sl] = true
+	v.index.each(func(sl *slot) {
+		if sl.home != p {
+			return
 		}
-	}
-	v.publish(snap, nil, touched)
+		if _, ok := found[CheckpointKey(sl.topic, sl.partition)]; !ok {
+			sl.setCheckpoint(nil, nil)
+		}
+		if _, ok := found[CommandKey(sl.topic, sl.partition)]; !ok {
+			sl.setCommand(nil, nil)
+		}
+		c, ok := found[RecordKey(sl.topic, sl.partition)]
+		switch rec, _ := c.val.(*Record); {
+		case !ok:
+			sl.setLost()
+		case rec != nil && rec.StateEpoch == sl.highest:
+			sl.highest-- // taken in again
+		}
+		touched[sl] = true
+	})
+	v.publish(nil, touched)
 	for _, key := range v.named() {
 		if _, ok := found[key.String()]; !ok && key.LedgerPartition() == p {
 			v.dropNamed(key)

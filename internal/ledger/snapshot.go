@@ -3,8 +3,6 @@ package ledger
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync/atomic"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
@@ -36,6 +34,8 @@ type Partition struct {
 	// taken in more than that has the record.
 	RecordOffset int64
 	Live         *Live
+	// Home is the ledger partition of the partition's entries.
+	Home int32
 }
 
 // Tail is what the owner published, if it is of the log as it is in this
@@ -55,6 +55,7 @@ func (p *Partition) Tail() Tail {
 type slot struct {
 	topic     string
 	partition int32
+	home      int32 // ledger partition
 	live      *Live
 	cur       atomic.Pointer[Partition] // nil: not a mirror partition
 
@@ -107,7 +108,7 @@ func (s *slot) publish() {
 		s.cur.Store(nil)
 		return
 	}
-	p := &Partition{Topic: s.topic, Partition: s.partition, Live: s.live, Checkpoint: s.checkpoint, Command: s.command, RecordOffset: s.recordAt}
+	p := &Partition{Topic: s.topic, Partition: s.partition, Live: s.live, Checkpoint: s.checkpoint, Command: s.command, RecordOffset: s.recordAt, Home: s.home}
 	switch {
 	case s.recordErr != nil:
 		p.Err = s.recordErr
@@ -119,61 +120,4 @@ func (s *slot) publish() {
 		p.Record, p.Log = s.record, &s.record.Log
 	}
 	s.cur.Store(p)
-}
-
-// snapshot is the set of mirror topics; replaced, never changed. The slots in
-// it move on their own.
-type snapshot struct {
-	slots map[string][]*slot // topic, partition; nil where there is none
-	names map[string]bool    // topics with an entry
-	byID  map[ID]string      // own (destination) topic ids
-}
-
-func (s *snapshot) slot(topic string, p int32) *slot {
-	slots := s.slots[topic]
-	if p < 0 || int(p) >= len(slots) {
-		return nil
-	}
-	return slots[p]
-}
-
-// with is a snapshot that has these slots too.
-func (s *snapshot) with(add []*slot) *snapshot {
-	n := &snapshot{slots: maps.Clone(s.slots), names: s.names, byID: s.byID}
-	cloned := map[string]bool{}
-	for _, sl := range add {
-		slots := n.slots[sl.topic]
-		if !cloned[sl.topic] {
-			slots = slices.Clone(slots)
-			cloned[sl.topic] = true
-		}
-		if need := int(sl.partition) + 1; need > len(slots) {
-			slots = append(slots, make([]*slot, need-len(slots))...)
-		}
-		slots[sl.partition] = sl
-		n.slots[sl.topic] = slots
-	}
-	return n
-}
-
-// named is a snapshot with names and ids as the slots say now; changed tells
-// whether they differ from before.
-func (s *snapshot) named() (n *snapshot, changed bool) {
-	n = &snapshot{slots: s.slots, names: map[string]bool{}, byID: map[ID]string{}}
-	for t, slots := range s.slots {
-		for _, sl := range slots {
-			if sl == nil {
-				continue
-			}
-			p := sl.cur.Load()
-			if p == nil {
-				continue
-			}
-			n.names[t] = true
-			if p.Record != nil && !p.Record.TopicID.IsZero() {
-				n.byID[p.Record.TopicID] = t
-			}
-		}
-	}
-	return n, !maps.Equal(n.names, s.names) || !maps.Equal(n.byID, s.byID)
 }

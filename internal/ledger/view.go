@@ -39,7 +39,7 @@ type View struct {
 	opts ViewOptions
 	log  *slog.Logger
 
-	snap    atomic.Pointer[snapshot]
+	index   *index
 	version atomic.Uint64
 	fresh   atomic.Pointer[time.Time] // every partition was read to its end at or after this
 	until   atomic.Pointer[time.Time] // not fresh from then on; nil: no bound
@@ -54,6 +54,7 @@ type View struct {
 	configs   map[string]*TopicConfigs
 	acls      map[string]*ACLs
 	broken    map[string]error // entries that belong to no mirror partition
+	feeds     map[*Feed]bool
 }
 
 // NewView makes a view; nothing is read until [View.Run].
@@ -63,11 +64,10 @@ func NewView(o ViewOptions) *View {
 	o.FetchWait = cmp.Or(o.FetchWait, 500*time.Millisecond)
 	v := &View{
 		opts: o, log: o.Logger,
-		ready: make(chan struct{}), changed: make(chan struct{}), moved: make(chan struct{}),
+		index: newIndex(), ready: make(chan struct{}), changed: make(chan struct{}), moved: make(chan struct{}),
 		instances: map[string]*Instance{}, settings: map[string]*MirrorSettings{},
-		configs: map[string]*TopicConfigs{}, acls: map[string]*ACLs{}, broken: map[string]error{},
+		configs: map[string]*TopicConfigs{}, acls: map[string]*ACLs{}, broken: map[string]error{}, feeds: map[*Feed]bool{},
 	}
-	v.snap.Store(&snapshot{slots: map[string][]*slot{}, names: map[string]bool{}, byID: map[ID]string{}})
 	for i := range v.parts {
 		v.parts[i].reset(0)
 	}
@@ -142,7 +142,7 @@ func (v *View) TopicsVersion() uint64 { return v.version.Load() }
 // Partition is a mirror partition's newest snapshot, nil when the ledger has
 // no record of it. Look at its Err before anything else.
 func (v *View) Partition(topic string, p int32) *Partition {
-	if sl := v.snap.Load().slot(topic, p); sl != nil {
+	if sl := v.index.slot(topic, p); sl != nil {
 		return sl.cur.Load()
 	}
 	return nil
@@ -151,7 +151,7 @@ func (v *View) Partition(topic string, p int32) *Partition {
 // Command is the newest command for a partition, nil for none; also for one
 // that has no record yet.
 func (v *View) Command(topic string, p int32) *Command {
-	sl := v.snap.Load().slot(topic, p)
+	sl := v.index.slot(topic, p)
 	if sl == nil {
 		return nil
 	}
@@ -162,36 +162,54 @@ func (v *View) Command(topic string, p int32) *Command {
 
 // Topic tells whether a partition of the topic has a record, a broken one
 // included.
-func (v *View) Topic(topic string) bool { return v.snap.Load().names[topic] }
+func (v *View) Topic(topic string) bool { return v.index.has(topic) }
 
-// Topics are the mirror topics, in no order. The map must not be changed.
-func (v *View) Topics() map[string]bool { return v.snap.Load().names }
+// Any tells whether there is a mirror topic at all.
+func (v *View) Any() bool { return v.index.shown.Load() > 0 }
+
+// Topics are the mirror topics. The map is the caller's.
+func (v *View) Topics() map[string]bool { return v.index.names() }
 
 // TopicByID finds a mirror topic by its id in this (the destination) cluster,
 // as the records have it.
 func (v *View) TopicByID(id [16]byte) (string, bool) {
-	t, ok := v.snap.Load().byID[ID(id)]
-	return t, ok
+	return v.index.byID(ID(id))
 }
 
 // All are the newest snapshots of all mirror partitions, sorted by topic and
 // partition.
 func (v *View) All() []*Partition {
 	var all []*Partition
-	for _, slots := range v.snap.Load().slots {
-		for _, sl := range slots {
-			if sl == nil {
-				continue
-			}
-			if p := sl.cur.Load(); p != nil {
-				all = append(all, p)
-			}
-		}
-	}
+	v.Each(func(p *Partition) { all = append(all, p) })
 	slices.SortFunc(all, func(a, b *Partition) int {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
 	})
 	return all
+}
+
+// Each calls f with the newest snapshot of every mirror partition, in no order.
+func (v *View) Each(f func(*Partition)) {
+	v.index.each(func(sl *slot) {
+		if p := sl.cur.Load(); p != nil {
+			f(p)
+		}
+	})
+}
+
+// EachOf is Each for the partitions of one topic, in order.
+func (v *View) EachOf(topic string, f func(*Partition)) {
+	t := v.index.topic(topic)
+	if t == nil {
+		return
+	}
+	slots := *t.slots.Load()
+	for i := range slots {
+		if sl := slots[i].Load(); sl != nil {
+			if p := sl.cur.Load(); p != nil {
+				f(p)
+			}
+		}
+	}
 }
 
 // Instances are the registered instances, sorted by id.
@@ -278,17 +296,16 @@ func (v *View) apply(changes []change) {
 	if len(changes) == 0 {
 		return
 	}
-	snap := v.snap.Load()
 	var fresh []*slot
 	added := map[string]*slot{}
-	touched := map[*slot]bool{}
+	touched := map[*slot]bool{} // true: not by a checkpoint alone
 	for _, c := range changes {
 		switch c.key.Kind {
 		case KindInstance, KindMirror, KindConfigs, KindACLs:
 			v.applyNamed(c)
 			continue
 		}
-		sl := snap.slot(c.key.Topic, c.key.Partition)
+		sl := v.index.slot(c.key.Topic, c.key.Partition)
 		name := RecordKey(c.key.Topic, c.key.Partition)
 		if sl == nil {
 			sl = added[name]
@@ -297,7 +314,7 @@ func (v *View) apply(changes []change) {
 			if c.val == nil && c.err == nil {
 				continue
 			}
-			sl = &slot{topic: c.key.Topic, partition: c.key.Partition, live: newLive()}
+			sl = &slot{topic: c.key.Topic, partition: c.key.Partition, home: c.key.LedgerPartition(), live: newLive()}
 			added[name] = sl
 			fresh = append(fresh, sl)
 		}
@@ -327,30 +344,31 @@ func (v *View) apply(changes []change) {
 				sl.recordAt = c.offset
 			}
 		}
-		touched[sl] = true
+		touched[sl] = touched[sl] || c.key.Kind != KindCheckpoint
 	}
-	v.publish(snap, fresh, touched)
+	v.publish(fresh, touched)
 }
 
 // publish makes the touched slots' new state visible: slots first, then the
 // set of topics, so that a topic that is shown has its partitions.
-func (v *View) publish(snap *snapshot, add []*slot, touched map[*slot]bool) {
-	renamed := len(add) > 0
+func (v *View) publish(add []*slot, touched map[*slot]bool) {
+	before := make(map[*slot]*Partition, len(touched))
 	for sl := range touched {
-		before := sl.cur.Load()
+		before[sl] = sl.cur.Load()
 		sl.publish()
-		after := sl.cur.Load()
-		renamed = renamed || topicID(before) != topicID(after) || (before == nil) != (after == nil)
 	}
-	if len(add) > 0 {
-		snap = snap.with(add)
-		v.snap.Store(snap)
+	for _, sl := range add {
+		v.index.add(sl)
+	}
+	renamed := false
+	for sl, was := range before {
+		renamed = v.index.moved(sl, was, sl.cur.Load()) || renamed
 	}
 	if renamed {
-		if n, changed := snap.named(); changed {
-			v.snap.Store(n)
-			v.version.Add(1)
-		}
+		v.version.Add(1)
+	}
+	for f := range v.feeds {
+		f.add(touched)
 	}
 	close(v.changed)
 	v.changed = make(chan struct{})
