@@ -180,7 +180,9 @@ func (p *Partition) copyClean(ctx context.Context, c *kconn.Conn, b epoch.Book, 
 		if err := countV(raw, &x); err != nil {
 			return err
 		}
-		same := x.Stamped && b.Log.Chain.At(x.V) == x.Epoch
+		// What lies above the end of what is shown is not copied: a late write of
+		// what would have been mirrored next, had there been no stop.
+		same := x.Stamped && b.Log.Chain.At(x.V) == x.Epoch && x.V+max(x.Count, x.VCount, 1) <= b.Shadow.Target
 		switch _, v := w.Next(x); {
 		case v == epoch.Live || v == epoch.Hidden || x.Control || x.P < own.PStart:
 		case same && x.V >= w.V(): // its copy comes behind it
