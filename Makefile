@@ -12,7 +12,7 @@ PKG     := github.com/lockstep-kafka/lockstep
 kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
 unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
 
-.PHONY: help build demo test test-unit test-long test-foreign fuzz bench bench-full bench-proxy bench-docs bench-micro bench-gate model haproxy fmt fmt-check lint docs docs-check check tools clean
+.PHONY: help build demo test test-unit test-long test-foreign fuzz bench bench-full bench-growth bench-proxy bench-docs bench-micro bench-gate model haproxy fmt fmt-check lint docs docs-check check tools clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,9 @@ bench: ## Lockstep beside what people would use instead, on real brokers: at mos
 
 bench-full: ## All of the bench, each part for longer: hours
 	BENCH=full go run ./bench -docs docs
+
+bench-growth: ## How time and memory go with partitions, batch size, failovers, connections and groups: 15 minutes
+	BENCH=growth go run ./bench -docs docs
 
 bench-proxy: haproxy ## The proxy alone beside HAProxy, direct, and the proxies of BENCH_PROXY_ADDR=name=host:port,…
 	BENCH=proxy go run ./bench -docs docs

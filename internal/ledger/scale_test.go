@@ -3,7 +3,9 @@ package ledger
 import (
 	"fmt"
 	"strconv"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,13 +42,14 @@ func BenchmarkViewGrows(b *testing.B) {
 		for _, n := range scales {
 			b.Run(fmt.Sprintf("partitions=%d/topic=%d", n, perTopic), func(b *testing.B) {
 				es := entries(n, perTopic)
+				began := cpuTime()
 				for b.Loop() {
 					v := NewView(ViewOptions{})
 					for i := range es {
 						v.apply(es[i : i+1])
 					}
 				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/partition")
+				b.ReportMetric(float64(cpuTime()-began)/float64(b.N)/float64(n), "cpu-ns/partition")
 			})
 		}
 	}
@@ -75,10 +78,11 @@ func BenchmarkViewEach(b *testing.B) {
 		b.Run("partitions="+strconv.Itoa(n), func(b *testing.B) {
 			v := filled(n, 100)
 			k := 0
+			began := cpuTime()
 			for b.Loop() {
 				v.Each(func(p *Partition) { k += int(p.Home) })
 			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/partition")
+			b.ReportMetric(float64(cpuTime()-began)/float64(b.N)/float64(n), "cpu-ns/partition")
 		})
 	}
 }
@@ -152,4 +156,12 @@ func TestIndexFollowsEntries(t *testing.T) {
 	name, ok := v.TopicByID(ID{200, 1})
 	require.True(t, ok)
 	require.Equal(t, r.Topic, name)
+}
+
+// cpuTime is what the process has used so far: on a busy machine the clock says
+// nothing.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
