@@ -358,20 +358,6 @@ func (e *Engine) Poke() {
 	}
 }
 
-func (p *Partition) poke() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.rec != nil && (p.command() != nil || p.superseded()) {
-		p.wake.wake()
-	}
-}
-
-func (e *Engine) count() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.parts)
-}
-
 // Checkpoints are those of all partitions that moved since they were last asked
 // for. The caller writes them at least every 10 s (M22).
 func (e *Engine) Checkpoints() []ledger.Checkpoint {

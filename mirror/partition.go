@@ -260,6 +260,15 @@ func (p *Partition) markUnsure(at int64) {
 	}
 }
 
+// poke lets the partition look at the ledger again.
+func (p *Partition) poke() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rec != nil && (p.command() != nil || p.superseded()) {
+		p.wake.wake()
+	}
+}
+
 // kick lets fetchers and writers look at the partition again.
 func (p *Partition) kick() {
 	src, dst := p.leaders()

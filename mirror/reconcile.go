@@ -46,13 +46,7 @@ func (s *source) each(f func(partKey, plan) bool) {
 		}
 		for p := range int32(len(t.source.Partitions)) {
 			e := s.m.opts.View.Partition(name, p)
-			home := int32(0)
-			if e != nil {
-				home = e.Home
-			} else {
-				home = ledger.PartitionOf(name, p)
-			}
-			if !mine[home] {
+			if !mine[home(name, p, e)] {
 				continue
 			}
 			if w, ok := s.plan(name, p, e); ok && !f(partKey{name, p}, w) {
@@ -69,6 +63,14 @@ func (s *source) each(f func(partKey, plan) bool) {
 			more = f(partKey{e.Topic, e.Partition}, w)
 		}
 	})
+}
+
+// home is the ledger partition of a partition, e if the ledger has it.
+func home(topic string, p int32, e *ledger.Partition) int32 {
+	if e != nil {
+		return e.Home
+	}
+	return ledger.PartitionOf(topic, p)
 }
 
 // plan is how a partition of ours should run, by what the ledger has of it; ok
@@ -311,16 +313,10 @@ func (m *Manager) noticed(ctx context.Context, feed *ledger.Feed) {
 // misfit tells whether a partition doesn't run as is wanted; p is what runs, nil
 // for nothing.
 func (s *source) misfit(k partKey, e *ledger.Partition, p *Partition, mine [ledger.Partitions]bool) bool {
-	home := int32(0)
-	if e != nil {
-		home = e.Home
-	} else {
-		home = ledger.PartitionOf(k.topic, k.partition)
-	}
 	s.mu.Lock()
 	w, ok := s.plan(k.topic, k.partition, e)
 	s.mu.Unlock()
-	if !ok || !mine[home] {
+	if !ok || !mine[home(k.topic, k.partition, e)] {
 		return p != nil
 	}
 	return p == nil || !w.fits(p)
@@ -338,7 +334,7 @@ func (s *source) stale() (stale bool) {
 		n++
 		return !stale
 	})
-	return stale || n != s.engine.count()
+	return stale || n != len(s.engine.all())
 }
 
 // engines are those of all mirrors, and the keeper.
@@ -350,16 +346,27 @@ func (m *Manager) engines() []*Engine {
 	return out
 }
 
-// stopAll ends the partitions of some ledger partitions.
+// stopAll ends the partitions of some ledger partitions. Their last checkpoints
+// go together.
 func (m *Manager) stopAll(ctx context.Context, e *Engine, lps map[int32]bool) {
 	var g errgroup.Group
 	g.SetLimit(reconcilers)
+	var mu sync.Mutex
+	var last []ledger.Checkpoint
 	for _, p := range e.all() {
 		if lps[ledger.PartitionOf(p.topic, p.partition)] {
-			g.Go(func() error { m.stop(ctx, e, p.topic, p.partition); return nil })
+			g.Go(func() error {
+				if cp, ok := m.remove(ctx, e, p.topic, p.partition); ok {
+					mu.Lock()
+					defer mu.Unlock()
+					last = append(last, cp)
+				}
+				return nil
+			})
 		}
 	}
 	_ = g.Wait()
+	m.last(ctx, last)
 }
 
 // reconcilers is how many topics are looked at, or partitions stopped, at once.
@@ -413,14 +420,28 @@ const releaseTime = 3 * time.Second
 
 // stop ends a partition and writes its last checkpoint.
 func (m *Manager) stop(ctx context.Context, e *Engine, topic string, partition int32) {
+	if cp, ok := m.remove(ctx, e, topic, partition); ok {
+		m.last(ctx, []ledger.Checkpoint{cp})
+	}
+}
+
+// remove ends a partition. ok: it has a last checkpoint, to be written here.
+func (m *Manager) remove(ctx context.Context, e *Engine, topic string, partition int32) (cp ledger.Checkpoint, ok bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	cp, ok := e.Remove(ctx, topic, partition)
-	if !ok || !m.owned.has(ledger.PartitionOf(topic, partition)) {
+	cp, ok = e.Remove(ctx, topic, partition)
+	return cp, ok && m.owned.has(ledger.PartitionOf(topic, partition))
+}
+
+// last writes checkpoints of partitions that have ended.
+func (m *Manager) last(ctx context.Context, cps []ledger.Checkpoint) {
+	if len(cps) == 0 {
 		return
 	}
-	if err := m.owned.checkpoint(ctx, []ledger.Checkpoint{cp}); err != nil {
-		m.log.Warn("last checkpoint not written: the next owner re-reads the tail", "topic", topic, "partition", partition, "err", err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	if err := m.owned.checkpoint(ctx, cps); err != nil {
+		m.log.Warn("last checkpoints not written: the next owner re-reads the tails", "partitions", len(cps), "err", err)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // ours, and in an engine that doesn't run; nothing is connected.
 func looked(tb testing.TB, n int) *source {
 	tb.Helper()
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(ledger.Partitions, ledger.Topic), kfake.WithLogger(kfake.BasicLogger(io.Discard, kfake.LogLevelNone)))
 	require.NoError(tb, err)
 	tb.Cleanup(c.Close)

@@ -192,12 +192,19 @@ func (o *owned) checkpoint(ctx context.Context, cps []ledger.Checkpoint) error {
 		n := ledger.PartitionOf(cp.Topic, cp.Partition)
 		by[n] = append(by[n], cp)
 	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
 	var errs []error
 	for n, list := range by {
-		if err := o.write(ctx, n, func() error { return o.writer.PutCheckpoints(ctx, list) }); err != nil {
-			errs = append(errs, fmt.Errorf("checkpoints of ledger partition %d: %w", n, err))
-		}
+		wg.Go(func() {
+			if err := o.write(ctx, n, func() error { return o.writer.PutCheckpoints(ctx, list) }); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("checkpoints of ledger partition %d: %w", n, err))
+			}
+		})
 	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
 
