@@ -24,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/lockstep-kafka/lockstep/internal/e2e/foreign"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
@@ -136,4 +137,16 @@ func TestSASLOverKafka(t *testing.T) {
 		cl.Close()
 	}
 	require.Greater(t, tokens.Load(), int64(2))
+
+	// PX-063: kafkajs renews its sessions, too, over one connection.
+	t.Run("kafkajs", func(t *testing.T) {
+		testkafka.Require(t, foreign.Node.Tools()...)
+		require.NoError(t, foreign.Node.Install(ctx))
+		cut := closedFor(p, ReasonBrokerEOF)
+		lines, err := foreign.Run(ctx, foreign.Node, foreign.Job{Bootstrap: p.Addr().String(), Prefix: "js", Client: "kafkajs", Cases: []foreign.Case{foreign.Reauth}, SASL: "p:secret"})
+		require.NoError(t, err)
+		require.Len(t, lines, 1)
+		require.True(t, lines[0].Done, lines[0].Error)
+		require.Equal(t, cut, closedFor(p, ReasonBrokerEOF), "the broker has cut a session off")
+	})
 }

@@ -39,6 +39,8 @@ const (
 	Streams Case = "streams"
 	// Tools are the stock command-line tools.
 	Tools Case = "tools"
+	// Reauth keeps one connection for longer than SASL sessions last; of Node alone, and not among Cases.
+	Reauth Case = "reauth"
 )
 
 // Cases are all of them in their order.
@@ -82,6 +84,8 @@ type Job struct {
 	// Client and Cases are what to run.
 	Client string
 	Cases  []Case
+	// SASL is user:password for SASL PLAIN; "": none. Only the driver Node knows it.
+	SASL string
 }
 
 // Topic is a mirrored topic of one partition.
@@ -143,6 +147,9 @@ func Run(ctx context.Context, d Driver, j Job) ([]Line, error) {
 	}
 	args = append(args, "bootstrap="+j.Bootstrap, "prefix="+j.Prefix, "mirrored="+strings.Join(topics, ","),
 		"client="+j.Client, "cases="+strings.Join(cases, ","))
+	if j.SASL != "" {
+		args = append(args, "sasl="+j.SASL)
+	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.WaitDelay, cmd.SysProcAttr = 5*time.Second, testkafka.ChildAttr()
 	var stdout, stderr bytes.Buffer

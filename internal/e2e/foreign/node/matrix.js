@@ -8,7 +8,9 @@ const args = Object.fromEntries(process.argv.slice(2).map((a) => [a.slice(0, a.i
 const mirrored = args.mirrored.split(',').map((m) => ({ name: m.slice(0, m.lastIndexOf(':')), count: Number(m.slice(m.lastIndexOf(':') + 1)) }))
 const name = 'kafkajs'
 const prefix = args.prefix + '-' + name
-const kafka = new Kafka({ clientId: name, brokers: args.bootstrap.split(','), logLevel: logLevel.ERROR, logCreator: () => ({ log }) => console.error(log.message, JSON.stringify(log)) })
+const [user, password] = (args.sasl || ':').split(':')
+const sasl = user ? { mechanism: 'plain', username: user, password } : undefined
+const kafka = new Kafka({ clientId: name, sasl, brokers: args.bootstrap.split(','), logLevel: logLevel.ERROR, logCreator: () => ({ log }) => console.error(log.message, JSON.stringify(log)) })
 const codecs = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP }
 let written = 0
 
@@ -86,6 +88,16 @@ const cases = {
           groups: groups.map((g) => g.groupId), start: Number(o.low), end: Number(o.high),
         },
       })
+    } finally {
+      await admin.disconnect()
+    }
+  },
+  // Not a case of the matrix (PX-063): one connection for longer than its SASL sessions.
+  async reauth() {
+    const admin = kafka.admin()
+    await admin.connect()
+    try {
+      for (const end = Date.now() + 8000; Date.now() < end; await new Promise((go) => setTimeout(go, 100))) await admin.describeCluster()
     } finally {
       await admin.disconnect()
     }
