@@ -13,7 +13,7 @@ import (
 
 // enter takes up the action of the record's state. mu is held.
 func (p *Partition) enter(why string) {
-	p.al, p.st, p.pending, p.waiting = nil, nil, nil, nil
+	p.al, p.st, p.pending, p.waiting, p.stepping = nil, nil, nil, nil, ""
 	p.retryAt, p.stopSince = time.Time{}, time.Time{}
 	ask := p.todo.err
 	p.todo = todo{advance: -1}
@@ -99,6 +99,9 @@ func (p *Partition) command() *ledger.Command {
 
 // stepDue tells whether the desired state asks for a transition. mu is held.
 func (p *Partition) stepDue() bool {
+	if p.stepping != "" && p.stepping != p.rec.State {
+		return true
+	}
 	if p.phase == phasePause || p.phase == phaseStop || p.rec.Mirror != p.eng.Mirror && p.eng.Mirror != "" {
 		return false
 	}
@@ -109,7 +112,10 @@ func (p *Partition) stepDue() bool {
 // obey acts on the newest command and on what is desired, in one ledger write.
 func (p *Partition) obey(ctx context.Context) error {
 	p.mu.Lock()
-	was := p.rec.State // what the phase stands for: a write of before may have landed after all
+	if p.stepping == "" {
+		p.stepping = p.rec.State
+	}
+	was := p.stepping // what the phase stands for: a write of before may have landed after all
 	p.reload()
 	cmd := p.command()
 	p.mu.Unlock()
@@ -141,6 +147,7 @@ func (p *Partition) obey(ctx context.Context) error {
 	case now != was:
 		p.slog.Info("state", "from", was, "to", now, "desired", p.rec.Desired)
 	}
+	p.stepping = ""
 	if now == was {
 		return nil
 	}

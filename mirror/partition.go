@@ -60,6 +60,9 @@ type Partition struct {
 	live  *ledger.Live
 	rec   *ledger.Record
 	tries []*ledger.Record // writes since rec, of unknown outcome or refused
+	// stepping is the state that phase stands for while a transition is not made:
+	// rec may be ahead of it, when a write of unknown outcome has landed.
+	stepping ledger.State
 
 	al      *epoch.Alignment // LOG_ALIGNMENT in progress
 	st      *epoch.Stop      // STOPPING in progress

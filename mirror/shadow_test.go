@@ -366,6 +366,8 @@ func TestH1StopLooksBetweenGenerations(t *testing.T) {
 			b.meta()
 			if c.copied {
 				b.shows(offsets(0, v+2, 0))
+				// Shown it may be as soon as the first has landed, and go with it.
+				eventually(t, "the copy", func() bool { return b.part().Tail().Position == v+2 })
 			} else {
 				eventually(t, "the last generation", func() bool { return b.end() == v+2*int64(c.land) && b.part().Log.Open().PStart == b.end() })
 			}

@@ -496,8 +496,14 @@ func TestM11HalfATransactionCompacted(t *testing.T) {
 }
 
 // A transition whose ledger write landed although its answer was lost is acted
-// on.
+// on, also where the write after it, made to find out, fails.
 func TestUnknownTransitionLanded(t *testing.T) {
+	for fails := range 3 {
+		t.Run(fmt.Sprint(fails), func(t *testing.T) { unknownTransitionLanded(t, fails) })
+	}
+}
+
+func unknownTransitionLanded(t *testing.T, fails int) {
 	a, b := newSite(t, "A"), newSite(t, "B")
 	a.write(1)
 	b.mirrors(a)
@@ -508,11 +514,15 @@ func TestUnknownTransitionLanded(t *testing.T) {
 		{epoch.StatePaused, epoch.StatePausing, epoch.StatePaused},
 		{epoch.StateMirroring, epoch.StateMirroring, epoch.StateMirroring},
 	} {
-		lost := false
+		lost, left := false, fails
 		b.store.hook(func(r *ledger.Record) error {
-			if !lost && r.State == to.first {
+			switch {
+			case !lost && r.State == to.first:
 				lost = true
 				return ledger.ErrUnknownOutcome
+			case lost && left > 0:
+				left--
+				return errors.New("ledger down")
 			}
 			return nil
 		})
