@@ -34,9 +34,8 @@ func (m *Model) Compare(pt Point) []Compared {
 	l := m.Predict(s, d)
 	puts := l.LedgerTxns + 1/leaseEvery
 	return []Compared{
-		{"ledger transactions for the start of all", pt.Partitions, startTxns * n, float64(pt.Start.Dest["lockstep-ledger EndTxn"].Requests), 1.2},
 		{"bytes of a Fetch at the source", pt.Partitions, fetchFixedBytes + topics*topicBytes + n/b*m.p.FetchAskBytes, each(fetch, fetch.RequestBytes), 1.2},
-		{"bytes of its answer, idle", pt.Partitions, answerFixedBytes + topics*topicBytes + n/b*m.p.FetchAnswerBytes, each(fetch, fetch.ResponseBytes), 1.2},
+		{"bytes of its answer, idle", pt.Partitions, answerFixedBytes + topics*topicBytes + n/b*m.p.FetchAnswerBytes, each(fetch, fetch.ResponseBytes), 1.3},
 		{"bytes of a metadata answer", pt.Partitions, 140 + m.metadata(s), each(meta, meta.ResponseBytes), 1.3},
 		{"metadata polls at the source, idle", pt.Partitions, idle.Seconds / d.MetadataEvery, float64(meta.Requests), 2},
 		{"checkpoint transactions", pt.Partitions, l.LedgerTxns * busy.Seconds, float64(txn.Requests), 1.4},

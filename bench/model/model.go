@@ -34,18 +34,17 @@ type Design struct {
 	LedgerPartitions float64
 	CheckpointEvery  float64 // s
 	MetadataEvery    float64 // s, pause included
-	LooksAtAll       bool    // a change in the ledger is followed by a look at all partitions
 	CheckpointsToAll bool    // every instance reads every checkpoint
 	MetadataOfAll    bool    // every instance polls all topics; else each partition's metadata is polled by its owner only
-	RecordsInTxn     float64 // partition records in one ledger transaction
+	RecordsInTxn     float64 // partition records in one ledger transaction, when many are written
 	FetchSessions    bool
 }
 
 // Today is the code as it is.
 func Today() Design {
 	return Design{
-		LedgerPartitions: 50, CheckpointEvery: 5, MetadataEvery: 3.1, LooksAtAll: true, CheckpointsToAll: true, MetadataOfAll: true,
-		RecordsInTxn: 1,
+		LedgerPartitions: 50, CheckpointEvery: 5, MetadataEvery: 3.1, CheckpointsToAll: true, MetadataOfAll: true,
+		RecordsInTxn: 14, // at the start of 5,000 partitions; more when more wait
 	}
 }
 
@@ -54,10 +53,11 @@ const (
 	leaseEvery        = 10.0 / 3 // s, Registrar
 	ledgerFetchWait   = 0.5      // s, View
 	txnRequests       = 4        // AddPartitionsToTxn, FindCoordinator, Produce, EndTxn
-	startTxns         = 5        // ledger transactions of a partition from nothing to its first batch
+	startTxns         = 4        // ledger writes of a partition from nothing to its first batch
 	takeOverTxns      = 1        // of a partition that gets another owner: its new generation
-	noticePause       = 0.05     // s, Manager.notice
-	looksAtAll        = 2        // View.All for each look: keep and wanted
+	lookEvery         = 3.0      // s, Manager.notice: at all partitions
+	eachNs            = 70       // of such a look, for a partition in the ledger (BenchmarkViewEach), twice
+	ownLookNs         = 2400     // and for an own one (BenchmarkLook), both the most of 500 to 50,000 partitions
 	segmentBytes      = 16 << 20 // of the ledger's topic
 	segmentS          = 24 * 3600
 	ledgerMaxMessage  = 8 << 20
@@ -139,22 +139,6 @@ func NewModel(m *Measured, a Assumed) *Model {
 	return mod
 }
 
-// look is one look at n partitions of the ledger, in s: between the measured
-// sizes, and beyond the largest in proportion.
-func (m *Model) look(n float64) float64 {
-	var at, ns float64 // the size before
-	for _, s := range m.p.ScanNs {
-		if size := float64(s.Partitions); n <= size {
-			return looksAtAll / 1e9 * (ns + (s.AllNs-ns)*(n-at)/(size-at))
-		}
-		at, ns = float64(s.Partitions), s.AllNs
-	}
-	if at == 0 {
-		return 0
-	}
-	return looksAtAll / 1e9 * ns * n / at
-}
-
 // Predict is the load of a size with a design.
 func (m *Model) Predict(s Size, d Design) (l Load) {
 	p, parts, inst := m.p, float64(s.Partitions), float64(s.Instances)
@@ -207,11 +191,8 @@ func (m *Model) Predict(s Size, d Design) (l Load) {
 	// The busiest owner.
 	l.DataCores = s.BytesPerS * share / 1e9 * m.a.DataS
 	l.LedgerCores = (readCheckpoints*p.ViewApplyNs + l.Checkpoints*share*p.CheckpointEncodeNs) / 1e9
-	if d.LooksAtAll {
-		l.Look = m.look(parts)
-		changes := 2 * l.LedgerTxns
-		l.LookCores = l.Look * math.Min(changes, 1/(noticePause+l.Look))
-	}
+	l.Look = (2*parts*eachNs + l.PerOwner*ownLookNs) / 1e9
+	l.LookCores = l.Look / lookEvery
 	known := parts
 	if !d.MetadataOfAll {
 		known = l.PerOwner

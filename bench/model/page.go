@@ -16,8 +16,6 @@ type step struct {
 
 func steps() []step {
 	return []step{
-		{"records of many partitions in one ledger transaction (100)", func(d *Design) { d.RecordsInTxn = 100 }},
-		{"a change in the ledger is followed by a look at what changed, not at all", func(d *Design) { d.LooksAtAll = false }},
 		{"200 ledger partitions, for new installations", func(d *Design) { d.LedgerPartitions = 200 }},
 		{"checkpoints in a topic that only their owner reads", func(d *Design) { d.CheckpointsToAll = false }},
 		{"metadata of a topic polled by one instance, not by all", func(d *Design) { d.MetadataOfAll = false }},
@@ -66,20 +64,21 @@ factor %.0f, source batches of %s, every partition moves between two checkpoints
 1. **At most %.0f instances mirror.** Ownership is by ledger partition, and there are %.0f: further instances serve clients
    and own nothing, and between %.0f and %.0f the load is uneven as long as the number doesn't divide %.0f (with 30 instances the
    busiest has two ledger partitions). No amount of partitions changes that.
-2. **A take-over lasts.** Each partition that gets another owner writes a generation to the ledger, one transaction each,
-   one after the other in a ledger partition: %s partitions × %.0f ms = **%s** until the last one goes on, with one
-   transaction in %.0f ms. The first start writes %d times as often: %s. A broker of the destination that restarts moves
-   %s leaders, %s transactions in each ledger partition, twice.
-3. **One goroutine looks at all partitions after each change of the ledger** (`+"`Manager.notice`"+`): a look takes %.2f s at
-   this size, the ledger changes %.0f times a second, so it never ends: %.1f cores on every instance, and commands are noticed later.
-   The look sorts, and grows faster than linear (below).
+   In the way of more: the number is a constant of the program, as a compacted topic's partitions can't be changed once
+   keys lie in them. A new installation could have another one; an existing ledger would have to be copied.
+2. **A take-over is short.** Each partition that gets another owner writes a generation to the ledger; writes that wait go
+   together, %.0f to a transaction as measured: %s partitions in a ledger partition take **%s** with %.0f ms for a transaction. The
+   first start writes %d times as often: %s. A broker of the destination that restarts moves %s leaders, %s in each ledger
+   partition, twice. (Their tails are read again meanwhile, 16 at a time on each broker: not in this figure.)
+3. **Looks over the ledger are rare.** A change is followed by a look at what changed; everything is looked at every 3 s
+   (`+"`Manager.notice`"+`), %.2f s at this size, %.2f cores.
 4. **Everybody reads everything**: %s checkpoints a second are decoded by all %d instances, %.2f cores on each.
 5. **Everybody polls all metadata** every 3 s: an answer has %s; the source sends %s of it, the destination %s.
 
 `, d.LedgerPartitions, d.LedgerPartitions, d.LedgerPartitions/2, d.LedgerPartitions, d.LedgerPartitions,
-		group(int(float64(s.Partitions)/d.LedgerPartitions)), a.TxnS*1000, seconds(l.TakeOver), a.TxnS*1000, startTxns, seconds(l.Start),
+		d.RecordsInTxn, group(int(float64(s.Partitions)/d.LedgerPartitions)), seconds(l.TakeOver), a.TxnS*1000, startTxns, seconds(l.Start),
 		group(s.Partitions/s.Dest), group(int(float64(s.Partitions)/float64(s.Dest)/d.LedgerPartitions)),
-		l.Look, l.LedgerTxns, l.LookCores, group(int(l.Checkpoints)), s.Instances, l.LedgerCores, size(mod.metadata(s)), rate(l.MetadataSource), rate(l.MetadataDest))
+		l.Look, l.LookCores, group(int(l.Checkpoints)), s.Instances, l.LedgerCores, size(mod.metadata(s)), rate(l.MetadataSource), rate(l.MetadataDest))
 	pr("![Times](scaling/times.svg)\n\n![CPU of an owner](scaling/cpu.svg)\n\n")
 
 	pr("## What the destination's Kafka carries for it\n\n| what | today | for the mirrored data itself |\n| --- | ---:| ---:|\n")
@@ -126,8 +125,7 @@ on the brokers as without a proxy, shared by %d instances.
 	ll := mod.Predict(s, late)
 	pr(`
 A slower checkpoint alone gives little: every 9 s, just below the 10 s that recovery after retention needs, the ledger
-still gets %s and each instance needs %.2f cores for reading it. With more ledger partitions alone there are more transactions and
-more changes to look at, so the looks have to go first.
+still gets %s and each instance needs %.2f cores for reading it.
 
 `, rate(ll.LedgerBytes), ll.LedgerCores)
 	check(pr, m, mod)
@@ -152,7 +150,7 @@ func check(pr func(string, ...any), m *Measured, mod *Model) {
 		}
 		pr("\n")
 	}
-	pr("\nNot predicted, only measured (times are of a busy machine):\n\n| partitions | start, s | CPU of the start, s | CPU idle, cores | CPU busy, cores | most of it | heap, MB | goroutines | a second instance takes half, s | ledger transactions for that |\n| ---:| ---:| ---:| ---:| ---:| --- | ---:| ---:| ---:| ---:|\n")
+	pr("\nNot predicted, only measured (times are of a busy machine):\n\n| partitions | start, s | CPU of the start, s | ledger transactions of the start | CPU idle, cores | CPU busy, cores | most of it | heap, MB | goroutines | a second instance takes half, s | ledger transactions for that |\n| ---:| ---:| ---:| ---:| ---:| ---:| --- | ---:| ---:| ---:| ---:|\n")
 	for _, pt := range m.Points {
 		var names []string
 		for n := range pt.BusyCPU {
@@ -175,21 +173,17 @@ func check(pr func(string, ...any), m *Measured, mod *Model) {
 		for _, n := range names[:min(4, len(names))] {
 			most = append(most, fmt.Sprintf("%s %.0f %%", n, 100*pt.BusyCPU[n]/total))
 		}
-		pr("| %s | %.1f | %.2f | %.3f | %.3f | %s | %.1f | %.0f | %.1f | %d |\n", group(pt.Partitions), pt.StartS, pt.Start.CPU, pt.Idle.CPU/pt.Idle.Seconds, pt.Busy.CPU/pt.Busy.Seconds,
+		pr("| %s | %.1f | %.2f | %s | %.3f | %.3f | %s | %.1f | %.0f | %.1f | %d |\n", group(pt.Partitions), pt.StartS, pt.Start.CPU, group(int(pt.Start.Dest["lockstep-ledger EndTxn"].Requests)), pt.Idle.CPU/pt.Idle.Seconds, pt.Busy.CPU/pt.Busy.Seconds,
 			strings.Join(most, ", "), pt.HeapBytes/1e6, pt.Goroutines, pt.Join.Seconds, pt.Join.Txns)
 	}
-	pr("\nA clean hand-over writes each partition's last checkpoint in a transaction of its own, too: two for each partition that moves, and\nthe checkpoints after it. Rows that depend on time (polls, checkpoints) suffer from the busy machine; checkpoints of one instance are\nwritten one ledger partition after the other, so where one transaction takes long, as in the last column, they come less often than\nevery 5 s: the model counts with the time the fake broker took.\n\n")
+	pr("\nWrites that wait for a ledger partition go together, so how many transactions a start takes depends on how they come. Rows that depend on time (polls, checkpoints)\nsuffer from the busy machine: the model counts with the time the fake broker took.\n\n")
 	growth(pr, m)
 }
 
 // growth names what grows faster than linear between the measured sizes.
 func growth(pr func(string, ...any), m *Measured) {
-	pr("Faster than linear:\n\n")
-	if n := len(m.Parts.ScanNs); n > 1 {
-		lo, hi := m.Parts.ScanNs[0], m.Parts.ScanNs[n-1]
-		pr("- a look at all partitions of the ledger (`View.All`, which sorts): %.2f ms for %s, %.1f ms for %s: %.0f times as long for %.0f times as many;\n",
-			lo.AllNs/1e6, group(lo.Partitions), hi.AllNs/1e6, group(hi.Partitions), hi.AllNs/lo.AllNs, float64(hi.Partitions)/float64(lo.Partitions))
-	}
+	pr("Faster than linear, between the two largest sizes:\n\n")
+	found := 0
 	if n := len(m.Points); n > 1 {
 		lo, hi := m.Points[n-2], m.Points[n-1]
 		by := float64(hi.Partitions) / float64(lo.Partitions)
@@ -197,13 +191,18 @@ func growth(pr func(string, ...any), m *Measured) {
 			what, why string
 			lo, hi    float64
 		}{
-			{"CPU of the start", "each partition that is added goes through all that run (`Engine.route`)", lo.Start.CPU, hi.Start.CPU},
-			{"CPU while busy", "each change of the ledger is followed by a look at all", lo.Busy.CPU, hi.Busy.CPU},
+			{"CPU of the start", "partitions that are added go through all that run (`Engine.route`)", lo.Start.CPU, hi.Start.CPU},
+			{"CPU idle", "each metadata answer goes through all that run", lo.Idle.CPU, hi.Idle.CPU},
+			{"CPU while busy", "each metadata answer goes through all that run", lo.Busy.CPU, hi.Busy.CPU},
 		} {
 			if g.lo > 0 && g.hi/g.lo > 1.2*by {
+				found++
 				pr("- %s: %.1f times as much from %s to %s partitions (%.0f times as many): %s;\n", g.what, g.hi/g.lo, group(lo.Partitions), group(hi.Partitions), by, g.why)
 			}
 		}
+	}
+	if found == 0 {
+		pr("- nothing.\n")
 	}
 	pr("\nThe machine was busy and its caches shared: take the exponents for signs, not for figures.\n\n")
 }
@@ -220,7 +219,7 @@ func assumed(pr func(string, ...any), m *Measured, mod *Model) {
 		{"an instance's record, every 3.3 s", fmt.Sprintf("%.0f bytes", p.InstanceBytes)},
 		{"a partition in a metadata answer, 3 replicas", fmt.Sprintf("%.0f bytes", p.MetadataBytes)},
 		{"a partition in a Fetch / without records in its answer", fmt.Sprintf("%.0f / %.0f bytes", p.FetchAskBytes, p.FetchAnswerBytes)},
-		{"ledger transactions of a partition at its first start", fmt.Sprintf("%d, of %d requests each", startTxns, txnRequests)},
+		{"ledger writes of a partition at its first start", fmt.Sprintf("%d, in transactions of %d requests each", startTxns, txnRequests)},
 		{"an entry of the ledger read, decoded and shown (fake broker's part included)", fmt.Sprintf("%.1f µs CPU", p.ViewApplyNs/1e3)},
 		{"a checkpoint decoded alone", fmt.Sprintf("%.1f µs, %.0f allocations", p.CheckpointDecodeNs/1e3, p.CheckpointDecodeAlc)},
 		{"heap of a View for each partition", fmt.Sprintf("%.0f bytes", p.ViewBytes)},
@@ -235,21 +234,12 @@ func assumed(pr func(string, ...any), m *Measured, mod *Model) {
 	pr("| a ledger transaction on a real destination, four requests, acks=all | %.0f ms |\n| a produce, acks=all | %.0f ms |\n| least time between two fetches on a connection | %.0f ms |\n", a.TxnS*1e3, a.ProduceS*1e3, a.FetchCycleS*1e3)
 	pr("| a broker's CPU for one partition in a fetch or a metadata answer | %.0f µs |\n| Lockstep's CPU for batches of 16 KiB ([benchmarks](benchmarks.md)) | %.1f s for a GB |\n", a.EntryS*1e6, a.DataS)
 	pr("| an instance | %.0f cores, %s of memory for the heap, %s each way |\n| a broker | %.0f cores, %s each way |\n| a take-over may last | %.0f s |\n\n", a.Cores, size(a.InstanceHeap), rate(a.LinkBytes), a.BrokerCores, rate(a.LinkBytes), a.TakeOverS)
-	pr(`Beyond %s partitions a look over the ledger is taken in proportion to the largest size that was measured, though it grows faster.
-
-Not modelled: clients that read and write through the proxies (their bytes go through the instances once more); consumer
+	pr(`Not modelled: clients that read and write through the proxies (their bytes go through the instances once more); consumer
 groups (each instance with partitions of a group commits for it, each cycle asks for all groups); the sync of topics and
 their configs every %s, by every instance; ACLs; TLS; compression and batches that are re-encoded; partitions that
 differ in load, as keys are spread by hash; brokers' disks and page caches; networks between sites; failures during a take-over;
 the time of a rebalance of the group itself.
-`, group(lastScan(m)), "`metadata_refresh`")
-}
-
-func lastScan(m *Measured) int {
-	if n := len(m.Parts.ScanNs); n > 0 {
-		return m.Parts.ScanNs[n-1].Partitions
-	}
-	return 0
+`, "`metadata_refresh`")
 }
 
 func sorted(m *Model, s Size, d Design) []Use {

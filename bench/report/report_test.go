@@ -216,3 +216,21 @@ func TestGoals(t *testing.T) {
 		require.Contains(t, all, g.Metric)
 	}
 }
+
+// A run that began on a loaded machine says so at the top of its page, and the
+// load stands next to each figure.
+func TestPageSaysThatTheMachineWasBusy(t *testing.T) {
+	at := func(load float64) string {
+		s := scenario()
+		s.Samples[0].Load = 37.5
+		r := &Run{Mode: "core", Started: time.Unix(1e9, 0), Scale: 1, LoadStart: load, Scenarios: []*Scenario{s}}
+		r.Machine.CPUs = 2
+		text, err := page([]*Run{r}, func(*Scenario) (string, error) { return "", nil })
+		require.NoError(t, err)
+		require.Contains(t, text, "load before")
+		require.Contains(t, text, "37.5")
+		return text
+	}
+	require.Contains(t, at(3), "the machine was busy before the run began (load average 3.0 on 2 CPUs)")
+	require.NotContains(t, at(0.4), "the machine was busy")
+}

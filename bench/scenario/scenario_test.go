@@ -32,7 +32,7 @@ func TestOrderTurns(t *testing.T) {
 // Every scenario of every mode says what it shows, with columns that exist.
 func TestScenariosAreComplete(t *testing.T) {
 	all := report.Metrics()
-	for _, mode := range []Mode{Quick, Core, Full, Proxy} {
+	for _, mode := range []Mode{Quick, Core, Full, Proxy, Growth} {
 		seen := map[string]bool{}
 		list := All(&lab.Lab{Scale: 1}, Options{Mode: mode})
 		require.NotEmpty(t, list)
