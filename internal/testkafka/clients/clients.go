@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -239,6 +240,12 @@ func readLines(out io.Reader, res *Result, each func(oracle.Rec) bool) (done boo
 		res.Meta = append(res.Meta, m)
 	}
 	return false, in.Err()
+}
+
+// versioned is a folder name for what is made of a source: trees with other sources, tested at the same time on one
+// machine, must not take it away from one another.
+func versioned(name, key string) string {
+	return fmt.Sprintf("%s-%x", name, sha256.Sum256([]byte(key)))[:len(name)+13]
 }
 
 func lastLines(s string, n int) string {

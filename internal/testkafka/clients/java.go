@@ -21,7 +21,7 @@ func java(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	classes, err := testkafka.Once(ctx, "java-client", cp+string(javaSource), func(ctx context.Context, dir string) error {
+	classes, err := testkafka.Once(ctx, versioned("java-client", cp+string(javaSource)), cp+string(javaSource), func(ctx context.Context, dir string) error {
 		src := filepath.Join(dir, "Client.java")
 		if err := os.WriteFile(src, javaSource, 0o644); err != nil {
 			return err

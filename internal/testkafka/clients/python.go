@@ -31,7 +31,7 @@ func python(ctx context.Context) (interpreter, script string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	dir, err := testkafka.Once(ctx, "python-client", string(pythonSource), func(_ context.Context, dir string) error {
+	dir, err := testkafka.Once(ctx, versioned("python-client", string(pythonSource)), string(pythonSource), func(_ context.Context, dir string) error {
 		return os.WriteFile(filepath.Join(dir, "client.py"), pythonSource, 0o644)
 	})
 	return filepath.Join(venv, "venv", "bin", "python"), filepath.Join(dir, "client.py"), err
