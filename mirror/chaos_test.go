@@ -32,6 +32,7 @@ func randomFaults(t *testing.T, rng *rand.Rand) {
 		r.tuning.Acks = 1
 	}
 	r.tuning.KeepBatches = rng.IntN(3) == 0
+	sparse := rng.IntN(2) == 0 // most batches have holes inside: they are joined over the holes between them (M9)
 	r.tuning.FetchPartitionMaxBytes = int32(200 + rng.IntN(2000))
 	var late []protocol.Batch
 	faults := true
@@ -84,6 +85,9 @@ func randomFaults(t *testing.T, rng *rand.Rand) {
 			for range 1 + rng.IntN(12) {
 				b := rawBatch{base: off, n: 1 + rng.IntN(3), epoch: e}
 				pid := int64(1 + rng.IntN(2))
+				if sparse && rng.IntN(4) > 0 {
+					b.holes, b.lastHole = b.n > 1, rng.IntN(3)
+				}
 				switch rng.IntN(9) {
 				case 0:
 					off += int64(rng.IntN(300))

@@ -29,7 +29,7 @@ func looks(t *testing.T, n int32, onList func(*kmsg.ListOffsetsRequest) error) (
 			}
 		})
 	}
-	pool := newConnPool((&kconn.Dialer{RequestTimeout: 5 * time.Second}).Init())
+	pool := newConnPool((&kconn.Dialer{RequestTimeout: time.Minute}).Init())
 	t.Cleanup(pool.close)
 	return newEndLooks(pool), b.ln.Addr().String()
 }
