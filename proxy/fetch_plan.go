@@ -88,7 +88,7 @@ type sessionPlan struct {
 // whether the request is any of its business.
 func (h *handlers) planSession(st *connState, q *protocol.FetchRequest) sessionPlan {
 	parts, forgotten := wantedOf(q)
-	mirrored := false
+	version, mirrored := h.view.TopicsVersion(), false // in this order: what comes meanwhile makes another one
 	for i := range parts {
 		if _, mirrored = h.mirrorTopic(parts[i].topic, parts[i].id); mirrored {
 			break
@@ -102,7 +102,7 @@ func (h *handlers) planSession(st *connState, q *protocol.FetchRequest) sessionP
 		switch {
 		case !mirrored && !ours:
 			if creates {
-				st.passedVersion, st.hasPassed = h.view.TopicsVersion(), true
+				st.passedVersion, st.hasPassed = version, true
 			}
 			return sessionPlan{forward: true}
 		case creates:
@@ -112,7 +112,7 @@ func (h *handlers) planSession(st *connState, q *protocol.FetchRequest) sessionP
 	}
 	fs := st.sessions[q.SessionID]
 	switch {
-	case fs == nil && (mirrored || !st.hasPassed || st.passedVersion != h.view.TopicsVersion()):
+	case fs == nil && (mirrored || !st.hasPassed || st.passedVersion != version):
 		// A broker's session in which a partition is, or may be, a mirror's
 		// now; or one of ours that went with its connection.
 		return sessionPlan{code: kerr.FetchSessionIDNotFound.Code}

@@ -166,6 +166,32 @@ func TestM3BrokerSessions(t *testing.T) {
 	require.Equal(t, kerr.FetchSessionIDNotFound.Code, b.fetch(sessionFetch(77, 2)).ErrorCode)
 }
 
+// turningView is a view in which something happens right after it was asked about a topic.
+type turningView struct {
+	*fakeView
+	then func()
+}
+
+func (v *turningView) Topic(t string) bool {
+	was := v.fakeView.Topic(t)
+	v.then()
+	return was
+}
+
+// M3: a topic becomes a mirror's in the moment in which a Fetch for it is passed on: the broker's session is not
+// continued.
+func TestM3MirrorWhilePassedOn(t *testing.T) {
+	b := newBench(t)
+	b.sim.part("other", 0)
+	b.h.view = &turningView{b.view, func() {
+		if !b.view.topics["other"] {
+			b.mirror("other", 0, logOf(t))
+		}
+	}}
+	require.True(t, b.run(sessionFetch(0, 0, wants("other", 0, 0))).forwarded)
+	require.Equal(t, kerr.FetchSessionIDNotFound.Code, b.fetch(sessionFetch(77, 1)).ErrorCode)
+}
+
 // A size limit starves no partition of a session.
 func TestSessionOrderRotates(t *testing.T) {
 	b := newBench(t)
