@@ -452,6 +452,41 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// A process that was away knows nothing of what was set back meanwhile. On the source: whether the offset here is an old
+// one of its own or where the group is, can't be told, so it stays, and follows from where the source passes it. Here: it
+// is brought up to the source's again, as after any commit there.
+func TestGroupSetBackWhileAway(t *testing.T) {
+	r := newGroupRig(t, 1, "t")
+	for _, g := range []string{"source", "here"} {
+		r.commit(r.a, g, "t", 0, 100, 0)
+	}
+	r.cycle()
+	r.s.groups, r.s.topics, r.s.cycles = map[string]*group{}, map[string][]*groupPart{}, 0 // another process
+	r.commit(r.a, "source", "t", 0, 40, 0)
+	r.commit(r.b, "here", "t", 0, 40, 0)
+	stands := func(group string, want int64) {
+		t.Helper()
+		at, _ := r.here(group, "t", 0)
+		require.Equal(t, want, at)
+	}
+	r.cycle()
+	require.Equal(t, GroupMoved, r.state("source", "t", 0).Reason)
+	stands("source", 100)
+	require.Equal(t, GroupSynced, r.state("here", "t", 0).Reason)
+	stands("here", 100)
+	r.commit(r.a, "source", "t", 0, 99, 0)
+	r.cycle()
+	require.Equal(t, GroupMoved, r.state("source", "t", 0).Reason)
+	stands("source", 100)
+	r.commit(r.a, "source", "t", 0, 101, 0)
+	r.cycle()
+	require.Equal(t, GroupSynced, r.state("source", "t", 0).Reason)
+	stands("source", 101)
+	r.commit(r.a, "source", "t", 0, 50, 0) // now it was there
+	r.cycle()
+	stands("source", 50)
+}
+
 // Share groups of a source that doesn't tell where they start are named, and not taken for consumer groups.
 func TestGroupShareNamed(t *testing.T) {
 	r := newGroupRig(t, 1, "t")
