@@ -49,13 +49,23 @@ func waitsFor(ctx context.Context, t *testing.T, l *e2e.Lockstep, topic, state, 
 
 // All replicas: an unclean election's cut, and a start, are over only when every known instance has taken them in. One
 // that is frozen is waited for beyond its lease, by name. When it comes back late it shows nothing of what was cut, and
-// takes no write: not for requests that were in its sockets all the time, nor for a long poll that it had begun.
+// takes no write: not for requests that were in its sockets all the time, nor for a long poll that it had begun. The same
+// holds for an instance that serves clients only, without a mirror of its own.
 func TestAllReplicas(t *testing.T) {
+	t.Run("mirrors", func(t *testing.T) { allReplicas(t, false) })
+	t.Run("serves only", func(t *testing.T) { allReplicas(t, true) })
+}
+
+func allReplicas(t *testing.T, serveOnly bool) {
 	ctx := withTimeout(t, 10*time.Minute)
 	src, dst := uleSource(ctx, t), destination(t, 1)
 	putAll(ctx, t, src, 0, "a", 5)
-	f := e2e.StartFleet(t, &binary, e2e.Setup{Source: src, Destination: dst, Include: []string{uleTopic}, Mirror: []string{"unclean_leader_election: true"}}, 2)
+	f := e2e.PrepareFleet(t, &binary, e2e.Setup{Source: src, Destination: dst, Include: []string{uleTopic}, Mirror: []string{"unclean_leader_election: true"}}, 2)
 	a, b := f[0], f[1]
+	b.Reconfigure(func(s *e2e.Setup) { s.ServeOnly = serveOnly })
+	for _, l := range f {
+		l.Launch()
+	}
 	beforeLoss(ctx, t, src)
 	for _, l := range f {
 		l.WaitCaughtUp(ctx, uleTopic, 1)

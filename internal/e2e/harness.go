@@ -62,6 +62,8 @@ type Setup struct {
 	Include []string
 	// Acks is "all" (also when empty) or "leader".
 	Acks string
+	// ServeOnly: no mirror is configured, the instance serves clients only.
+	ServeOnly bool
 	// Mirror are further lines of the mirror's block, without indentation.
 	Mirror []string
 	// Config, if given, is the whole configuration but for admin, instance and log; it gets the address for bootstrap.
@@ -157,14 +159,8 @@ func (l *Lockstep) config() string {
 	}
 	p("listeners:\n  - address: %s\n    broker_ports: %d-%d", l.Bootstrap(), l.ports.First+2, l.ports.First+15)
 	p("destination:\n  bootstrap: [%s]", cmp.Or(l.setup.DestinationBootstrap, l.setup.Destination.Bootstrap()))
-	p("mirrors:\n  - name: dc1\n    source:\n      bootstrap: [%s]", cmp.Or(l.setup.SourceBootstrap, l.setup.Source.Bootstrap()))
-	p("    topics:\n      include: [\"%s\"]", strings.Join(l.setup.Include, `", "`))
-	if l.setup.Acks != "" {
-		p("    acks: %s", l.setup.Acks)
-	}
-	p("    metadata_refresh: 1s\n    retry_backoff_max: 2s\n    retry_attempts: 1000")
-	for _, m := range l.setup.Mirror {
-		p("    %s", m)
+	if !l.setup.ServeOnly {
+		l.mirrorConfig(p)
 	}
 	p("admin:\n  address: %s", l.ports.Addr(1))
 	// Static membership: a restart after kill -9 takes its partitions back at once.
@@ -174,6 +170,18 @@ func (l *Lockstep) config() string {
 	}
 	p("log:\n  level: debug")
 	return b.String()
+}
+
+func (l *Lockstep) mirrorConfig(p func(string, ...any)) {
+	p("mirrors:\n  - name: dc1\n    source:\n      bootstrap: [%s]", cmp.Or(l.setup.SourceBootstrap, l.setup.Source.Bootstrap()))
+	p("    topics:\n      include: [\"%s\"]", strings.Join(l.setup.Include, `", "`))
+	if l.setup.Acks != "" {
+		p("    acks: %s", l.setup.Acks)
+	}
+	p("    metadata_refresh: 1s\n    retry_backoff_max: 2s\n    retry_attempts: 1000")
+	for _, m := range l.setup.Mirror {
+		p("    %s", m)
+	}
 }
 
 // Bootstrap is the proxy's address.
