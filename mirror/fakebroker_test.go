@@ -156,6 +156,7 @@ type fakeBroker struct {
 	// is read from a partition; with mu held.
 	breakFetch func(req *kmsg.FetchRequest) bool
 	garble     func(p int32, records []byte) []byte
+	answerMax  int // bytes of records in a Fetch answer; 0: no limit
 	produces   int
 	changed    chan struct{}
 	maxFetch   int16
@@ -407,11 +408,17 @@ func (b *fakeBroker) fetch(r *kmsg.FetchRequest) (kmsg.Response, error) {
 
 func (b *fakeBroker) read(r *kmsg.FetchRequest) (resp *kmsg.FetchResponse, some bool) {
 	resp = kmsg.NewPtrFetchResponse()
+	used := 0
 	for _, t := range r.Topics {
 		rt := kmsg.NewFetchResponseTopic()
 		rt.Topic, rt.TopicID = t.Topic, t.TopicID
 		for _, p := range t.Partitions {
 			l := b.log(b.name(t.Topic), p.Partition)
+			if b.answerMax > 0 { // in the order of the request, until it is full
+				if p.PartitionMaxBytes = min(p.PartitionMaxBytes, int32(b.answerMax-used)); p.PartitionMaxBytes <= 0 {
+					p.FetchOffset = l.end()
+				}
+			}
 			a := kmsg.NewFetchResponseTopicPartition()
 			a.Partition, a.HighWatermark, a.LastStableOffset, a.LogStartOffset = p.Partition, -1, -1, -1
 			a.ErrorCode = fenced(p.CurrentLeaderEpoch, l)
@@ -454,6 +461,7 @@ func (b *fakeBroker) read(r *kmsg.FetchRequest) (resp *kmsg.FetchResponse, some 
 				if b.garble != nil {
 					a.RecordBatches = b.garble(p.Partition, a.RecordBatches)
 				}
+				used += len(a.RecordBatches)
 				some = some || len(a.RecordBatches) > 0 || a.LastStableOffset < p.FetchOffset
 			}
 			some = some || a.ErrorCode != 0

@@ -16,6 +16,7 @@ type Metrics struct {
 	gens, foreign, gaps, gapOffsets, lateCopies *prometheus.CounterVec
 	fetchErrs, produceErrs, fails               *prometheus.CounterVec
 	dials                                       *prometheus.CounterVec
+	produced                                    *prometheus.HistogramVec
 
 	mu    sync.Mutex
 	parts map[*Partition]struct{}
@@ -56,13 +57,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		produceErrs: vec("produce_errors_total", "Failed produces to the destination by code.", "mirror", "code"),
 		fails:       vec("failed_total", "Times that a partition went FAILED, by reason.", "mirror", "topic", "reason"),
 		dials:       vec("connect_errors_total", "Failed connections by side and cause.", "mirror", "side", "cause"),
-		parts:       map[*Partition]struct{}{},
-		absent:      func() []absentKey { return nil },
-		left:        map[absentKey]absentLag{},
-		started:     time.Now(),
+		produced: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "lockstep", Subsystem: "mirror", Name: "produce_seconds", Help: "Time that a produce request to a destination broker took, failed ones included.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
+		}, []string{"mirror", "broker"}),
+		parts:   map[*Partition]struct{}{},
+		absent:  func() []absentKey { return nil },
+		left:    map[absentKey]absentLag{},
+		started: time.Now(),
 	}
 	if reg != nil {
-		reg.MustRegister(m.bytes, m.batches, m.records, m.slow, m.merged, m.gens, m.foreign, m.gaps, m.gapOffsets, m.lateCopies, m.fetchErrs, m.produceErrs, m.fails, m.dials, lagCollector{m})
+		reg.MustRegister(m.bytes, m.batches, m.records, m.slow, m.merged, m.gens, m.foreign, m.gaps, m.gapOffsets, m.lateCopies, m.fetchErrs, m.produceErrs, m.fails, m.dials, m.produced, lagCollector{m})
 	}
 	return m
 }

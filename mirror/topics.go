@@ -170,12 +170,8 @@ func (a *topicAdmin) ensure(ctx context.Context, w destWish, have *kadm.TopicDet
 	case m > n:
 		return nil, partitionCount(w.topic, m, n)
 	case m < n:
-		rs, err := a.dst.UpdatePartitions(ctx, n, w.topic)
-		if err == nil {
-			err = rs.Error()
-		}
-		if err != nil {
-			return nil, topicFailed("create_partitions", "add partitions to topic %s on the destination (needs Alter on it): %w", w.topic, err)
+		if err := a.grow(ctx, w.topic, n); err != nil {
+			return nil, err
 		}
 		if have, err = a.await(ctx, w.topic, n); err != nil {
 			return nil, err
@@ -239,6 +235,23 @@ func (a *topicAdmin) create(ctx context.Context, topic string, partitions int, w
 		return topicFailed("create_topic", "the destination refuses topic %s: %w (%s)", topic, r.Err, r.ErrMessage)
 	}
 	return fmt.Errorf("create topic %s on the destination: %w", topic, err)
+}
+
+// grow adds partitions up to n.
+func (a *topicAdmin) grow(ctx context.Context, topic string, n int) error {
+	rs, err := a.dst.UpdatePartitions(ctx, n, topic)
+	if err != nil {
+		return fmt.Errorf("add partitions to topic %s on the destination: %w", topic, err)
+	}
+	for _, r := range rs {
+		switch {
+		case errors.Is(r.Err, kerr.InvalidReplicationFactor): // while a broker is down, as in create
+			return fmt.Errorf("add partitions to topic %s on the destination: %w (%s)", topic, r.Err, r.ErrMessage)
+		case r.Err != nil:
+			return topicFailed("create_partitions", "the destination refuses more partitions of topic %s (needs Alter on it): %w (%s)", topic, r.Err, r.ErrMessage)
+		}
+	}
+	return nil
 }
 
 func (a *topicAdmin) alter(ctx context.Context, topic string, plan configPlan) error {

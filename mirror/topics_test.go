@@ -101,6 +101,83 @@ func TestPA03OneTopicRefused(t *testing.T) {
 	}
 }
 
+// What the destination refuses of a topic that is mirrored already, configs or more partitions, is named with the
+// broker's words; what is mirrored goes on, other topics too, and all is well when the destination takes it.
+func TestPA03RefusedLater(t *testing.T) {
+	src, dst := fakeCluster(t, kfake.SeedTopics(1, "t", "u")), fakeCluster(t)
+	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, dst)), 0))
+	there := kadm.NewClient(fakeClient(t, src))
+	cl := fakeClient(t, src)
+	x := startManaged(t, src, dst, "t", "u")
+	mirrored := func(topic string, p int32, n int64) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%s-%d up to %d", topic, p, n), func() bool {
+			e := x.view.Partition(topic, p)
+			return e != nil && e.Live.Tail().VEnd == n
+		})
+	}
+	write := func(topic string) {
+		t.Helper()
+		require.NoError(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr())
+	}
+	write("t")
+	write("u")
+	mirrored("t", 0, 1)
+	mirrored("u", 0, 1)
+
+	var refuse atomic.Bool
+	refuse.Store(true)
+	dst.ControlKey(int16(kmsg.IncrementalAlterConfigs), func(q kmsg.Request) (kmsg.Response, error, bool) {
+		dst.KeepControl()
+		req := q.(*kmsg.IncrementalAlterConfigsRequest)
+		if !refuse.Load() || len(req.Resources) != 1 || req.Resources[0].ResourceName != "t" {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.IncrementalAlterConfigsResponse)
+		rr := kmsg.NewIncrementalAlterConfigsResponseResource()
+		rr.ResourceType, rr.ResourceName = req.Resources[0].ResourceType, "t"
+		rr.ErrorCode, rr.ErrorMessage = kerr.PolicyViolation.Code, kmsg.StringPtr("retention is a day here")
+		resp.Resources = append(resp.Resources, rr)
+		return resp, nil, true
+	})
+	dst.ControlKey(int16(kmsg.CreatePartitions), func(q kmsg.Request) (kmsg.Response, error, bool) {
+		dst.KeepControl()
+		req := q.(*kmsg.CreatePartitionsRequest)
+		if !refuse.Load() {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.CreatePartitionsResponse)
+		rt := kmsg.NewCreatePartitionsResponseTopic()
+		rt.Topic, rt.ErrorCode, rt.ErrorMessage = "t", kerr.InvalidPartitions.Code, kmsg.StringPtr("one is enough here")
+		resp.Topics = append(resp.Topics, rt)
+		return resp, nil, true
+	})
+	named := func(reason, words string) {
+		t.Helper()
+		var rows []TopicStatus
+		eventually(t, reason, func() bool {
+			rows, _ = x.m.Topics()
+			return len(rows) == 1 && rows[0].Topic == "t" && rows[0].State == TopicFailed && rows[0].Reason == reason
+		})
+		require.Contains(t, rows[0].Text, words)
+	}
+	day := "86400000"
+	_, err := there.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "retention.ms", Value: &day}}, "t")
+	require.NoError(t, err)
+	named("alter_configs", "retention is a day here")
+	write("t")
+	write("u")
+	mirrored("t", 0, 2)
+	mirrored("u", 0, 2)
+	_, err = there.UpdatePartitions(t.Context(), 2, "t")
+	require.NoError(t, err)
+	named("create_partitions", "one is enough here")
+	refuse.Store(false)
+	eventually(t, "well again", func() bool { rows, _ := x.m.Topics(); return len(rows) == 0 })
+	eventually(t, "the new partition", func() bool { return x.state("t", 1) == epoch.StateMirroring })
+	x.end()
+}
+
 // A topic that topics.exclude matches from a restart on is stopped like by an
 // operator, and stays so when it is included again; one that is only not
 // included any more keeps its state, and is listed.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -14,10 +15,13 @@ import (
 
 // writer produces to one destination broker for all partitions led there that
 // are of its lane: one request at a time, one batch for each partition in it.
-type writer struct{ brokerLoop }
+type writer struct {
+	brokerLoop
+	took prometheus.Observer // how long the broker takes for a request
+}
 
 func newWriter(e *Engine, broker int32, addr string) *writer {
-	w := &writer{}
+	w := &writer{took: e.Metrics.produced.WithLabelValues(e.Mirror, itoa(broker))}
 	w.init(e, broker, addr)
 	return w
 }
@@ -161,7 +165,9 @@ func (w *writer) produce(ctx context.Context, conn *kconn.Conn, enc *produceEnco
 		return errors.Join(kconn.ErrNotSent, err)
 	}
 	t := &w.eng.Tuning
+	began := time.Now()
 	buf, err := conn.RoundTripRaw(ctx, int16(kmsg.Produce), v, enc.encode(v, t.Acks, int32(t.ProduceTimeout.Milliseconds()), list), t.ProduceTimeout)
+	w.took.Observe(time.Since(began).Seconds())
 	if err != nil {
 		return err
 	}

@@ -3,14 +3,18 @@
 package e2e_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lockstep-kafka/lockstep/internal/e2e"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/content"
 	"github.com/lockstep-kafka/lockstep/internal/testkafka/oracle"
 )
@@ -71,4 +75,37 @@ func TestOneFailingPartitionOfHundreds(t *testing.T) {
 		}, time.Minute, 100*time.Millisecond)
 		require.Len(t, l.CompareRaw(ctx, topic, p), want)
 	}
+}
+
+// RO-01: a partition moves to a broker that joined the source while it was mirrored.
+func TestRO01NewSourceBroker(t *testing.T) {
+	const topic = "moved-away"
+	ctx := withTimeout(t, 4*time.Minute)
+	src, dst := testkafka.Start(t, testkafka.Options{Name: "source", Brokers: 2}), destination(t, 1)
+	require.NoError(t, src.Stop(2))
+	cl := groupClient(t, src.Bootstrap())
+	adm := kadm.NewClient(cl)
+	until(ctx, t, "the topic on the first broker", func() bool {
+		_, err := adm.CreateTopic(ctx, 1, 1, nil, topic)
+		return err == nil || errors.Is(err, kerr.TopicAlreadyExists)
+	})
+	require.NoError(t, content.WaitLeader(ctx, src.Bootstrap(), topic, 0, func(p oracle.Partition) bool { return p.Leader == 1 }))
+	write := func(value string) {
+		_, err := content.Produce(ctx, src.Bootstrap(), topic, 0, content.Batch(time.Now().UnixMilli(), "k", value))
+		require.NoError(t, err)
+	}
+	write("before")
+	l := e2e.Start(t, &binary, e2e.Setup{Source: src, SourceBootstrap: src.Seeds()[0], Destination: dst, Include: []string{topic}})
+	l.WaitCaughtUp(ctx, topic, 1)
+	require.NoError(t, src.StartBroker(ctx, 2))
+	var req kadm.AlterPartitionAssignmentsReq
+	req.Assign(topic, 0, []int32{2})
+	until(ctx, t, "the reassignment", func() bool {
+		resp, err := adm.AlterPartitionAssignments(ctx, req)
+		return err == nil && resp.Error() == nil
+	})
+	require.NoError(t, content.WaitLeader(ctx, src.Bootstrap(), topic, 0, func(p oracle.Partition) bool { return p.Leader == 2 }))
+	write("after")
+	l.WaitCaughtUp(ctx, topic, 1)
+	require.Len(t, l.CompareRaw(ctx, topic, 0), 2)
 }
