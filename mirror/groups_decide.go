@@ -129,6 +129,9 @@ func (b *groupBounds) above(c groupOffset, cut int64) bool {
 	if c.epoch < 0 {
 		return cut >= 0 && c.offset > cut
 	}
+	if cut >= 0 && c.offset > cut && c.epoch <= b.log.Chain.At(cut-1) {
+		return true // what comes at the cut is of a later epoch, also if none has come yet
+	}
 	// One in the newest epoch and above the end known may be valid: either the
 	// end lags, or the next epoch to come will tell.
 	e, end := b.log.EndOffsetFrom(c.epoch, b.start, b.position)

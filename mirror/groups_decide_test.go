@@ -62,6 +62,7 @@ func TestGroupDecisions(t *testing.T) {
 		{"PX-077: the epoch that a group with a broken coordinator had", groupOffset{7, math.MinInt32}, noOffset, nil, at(l, 1040), -1, groupDecision{reason: GroupGarbled}},
 		{"garbled epoch", groupOffset{7, -4}, noOffset, nil, at(l, 1040), -1, groupDecision{reason: GroupGarbled}},
 		{"in step", groupOffset{200, 4}, groupOffset{200, 4}, nil, at(l, 1040), -1, groupDecision{false, groupOffset{200, 4}, GroupSynced}},
+		{"only here, on what was cut, and nothing of the new branch has come yet (H13 ii)", noOffset, groupOffset{120, 4}, nil, at(groupLog(t, epoch.Entry{Epoch: 4, Start: 0}), 105), 105, groupDecision{commit: true, to: groupOffset{105, 4}, reason: GroupSynced}},
 		{"moved here", groupOffset{200, 4}, groupOffset{201, 4}, nil, at(l, 1040), -1, groupDecision{reason: GroupMoved}},
 		{"moved here since we synced", groupOffset{200, 4}, groupOffset{201, 4}, synced(groupOffset{200, 4}, groupOffset{200, 4}), at(l, 1040), -1, groupDecision{reason: GroupMoved}},
 		{"the source passed it", groupOffset{202, 4}, groupOffset{201, 4}, nil, at(l, 1040), -1, groupDecision{true, groupOffset{202, 4}, GroupSynced}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -182,7 +183,10 @@ func randomShadows(t *testing.T, r *rand.Rand, unclean bool) {
 			}
 			b.is(epoch.StateStopped)
 			b.phys.with("t", 0, func(*fakeLog) { late = nil })
-			require.Empty(t, b.deadBehind(), "STOPPED with a dirty end: %s", b.physical())
+			// What an owner that is gone had on its way may land at any time, also behind the span that was opened: not
+			// before a start will that be dealt with.
+			dead := slices.DeleteFunc(b.deadBehind(), func(p int64) bool { return p >= b.part().Log.Open().PStart })
+			require.Empty(t, dead, "STOPPED with a dirty end: %s", b.physical())
 			looks()
 			b.want(epoch.StateMirroring)
 			eventually(t, "started", func() bool { b.meta(); return b.rec().State != epoch.StateStopped })
