@@ -315,3 +315,26 @@ func TestEpochFencingState(t *testing.T) {
 	}
 	require.Equal(t, []epoch.State{epoch.StateEpochFencing, epoch.StateMirroring}, states[len(states)-2:], "two writes")
 }
+
+// A start is in the ledger though its answer was lost, and the next write fails: the partition follows all the same
+// (found by TestH1H15RandomShadows: it stood in LOG_ALIGNMENT for ever).
+func TestStartWhoseAnswerIsLost(t *testing.T) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	a.write(2)
+	b.mirrors(a)
+	b.is(epoch.StateMirroring)
+	b.want(epoch.StateStopped)
+	b.is(epoch.StateStopped)
+	n := 0
+	b.store.hook(func(r *ledger.Record) error {
+		switch n++; n {
+		case 1:
+			return fmt.Errorf("put: %w", ledger.ErrUnknownOutcome) // it lands
+		case 2:
+			return errLedgerDown
+		}
+		return nil
+	})
+	b.want(epoch.StateMirroring)
+	b.is(epoch.StateMirroring)
+}
