@@ -171,6 +171,8 @@ func TestMetricsList(t *testing.T) {
 		switch c.(type) {
 		case *prometheus.GaugeVec, prometheus.Gauge:
 			kind = "gauge"
+		case *prometheus.HistogramVec:
+			kind = "histogram"
 		case *prometheus.CounterVec, prometheus.Counter: // a Gauge is one too
 			kind = "counter"
 		case prometheus.GaugeFunc: // and a Counter is that
