@@ -391,7 +391,11 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 	case len(pieces) == 0 && p.atHole(out, raw) && c.hole < 0:
 		// Once: a client that can't go over it would ask again at once, for ever.
 		v := nativeSpan(l).VStart
-		pieces = append(pieces, protocol.HoleBatch(p.offset, v, l.Chain.At(v-1)))
+		e := l.Chain.At(v - 1)
+		if e < 0 { // no record below it: without an epoch the reader could not be told if the span begins anew lower
+			e = l.Chain.At(v)
+		}
+		pieces = append(pieces, protocol.HoleBatch(p.offset, v, e))
 		p.outcome, c.hole, c.holeAt = outAnswer, p.offset, f.h.now()
 		c.advance(mark{p.offset, out.next, out.chain})
 		c.advance(mark{v, out.next, -1})

@@ -157,6 +157,24 @@ func TestH11HoleInFrontOfTheNativeSpan(t *testing.T) {
 	}
 }
 
+// Where no record lies below the hole, its batch has the native span's epoch: a
+// reader without any could not be told that the span begins anew, lower, when the
+// destination has lost it (found by TestReadersOfAMovingLog).
+func TestH11HoleWithoutRecordsBelow(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.takeOver()
+	h.stop(1, 1)
+	h.show(b)
+	q := fetchOne(12, "m", [16]byte{}, 0, 1000)
+	q.MaxWaitMillis = 0
+	x, _, err := protocol.NextBatch(respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0].RecordBatches)
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 1}, []int64{x.BaseOffset(), x.NextOffset()})
+	require.Equal(t, h.log.Chain.At(1), x.PartitionLeaderEpoch())
+	require.GreaterOrEqual(t, x.PartitionLeaderEpoch(), int32(0))
+}
+
 // H4, F5: an election costs one look-up when nothing was lost below the native
 // span; when something was, nobody is told anything but to come again, until the
 // owner has ruled.
