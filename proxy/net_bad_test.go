@@ -24,6 +24,7 @@ func TestBadClients(t *testing.T) {
 		dialled.Add(1)
 		serveFrames(sumAnswer)(c)
 	}), nil)
+	may := int64(0)
 	for _, tc := range []struct {
 		name   string
 		send   []byte
@@ -51,12 +52,13 @@ func TestBadClients(t *testing.T) {
 			if tc.name == "unknown key" {
 				tc.send = binary.BigEndian.AppendUint64([]byte{0, 0, 0, 8}, 9999<<48)
 			}
-			before, was := closedFor(p, tc.reason), dialled.Load()
+			before := closedFor(p, tc.reason)
+			may += tc.dials // in all: a broker may count the client before's only now
 			c := dialRaw(t, p)
 			c.send(tc.send)
 			c.ended()
 			eventually(t, "reason "+tc.reason.String(), func() bool { return closedFor(p, tc.reason) == before+1 })
-			require.LessOrEqual(t, dialled.Load()-was, tc.dials)
+			require.LessOrEqual(t, dialled.Load(), may)
 		})
 	}
 }
