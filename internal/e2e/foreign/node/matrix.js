@@ -10,7 +10,7 @@ const name = 'kafkajs'
 const prefix = args.prefix + '-' + name
 const [user, password] = (args.sasl || ':').split(':')
 const sasl = user ? { mechanism: 'plain', username: user, password } : undefined
-const kafka = new Kafka({ clientId: name, sasl, brokers: args.bootstrap.split(','), logLevel: logLevel.ERROR, logCreator: () => ({ log }) => console.error(log.message, JSON.stringify(log)) })
+const kafka = new Kafka({ clientId: name, sasl, reauthenticationThreshold: 1500, brokers: args.bootstrap.split(','), logLevel: logLevel.ERROR, logCreator: () => ({ log }) => console.error(log.message, JSON.stringify(log)) })
 const codecs = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP }
 let written = 0
 
