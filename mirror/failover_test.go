@@ -145,6 +145,23 @@ func TestM4Drill(t *testing.T) {
 	require.Less(t, b.end()-n, int64(3), "only what is new was copied")
 }
 
+// H12: what may have been shown before a failover was cut by the failback: nobody is told to wait for it.
+func TestH12CutByFailback(t *testing.T) {
+	a, b := examples(t)
+	b.stopped()
+	b.write(10)
+	a.write(1)
+	p := b.eng.Partition("t", 0)
+	p.mu.Lock()
+	p.mayShow = 1000 // so far ahead the source was
+	p.mu.Unlock()
+	b.want(epoch.StateMirroring)
+	b.shows("0(0) 1(1) 2(1)")
+	tail := func() ledger.Tail { return b.part().Tail() }
+	eventually(t, "the tail of the new generation", func() bool { return tail().Known && tail().Sure && tail().VEnd == 3 })
+	require.EqualValues(t, 3, tail().EverShown)
+}
+
 // M1: the default step is large.
 func TestM1BumpStep(t *testing.T) {
 	a, b := newSite(t, "A"), newSite(t, "B")
