@@ -63,6 +63,7 @@ type DeadBehind struct {
 	SameBelow int   // same branch, copy of live records
 	Foreign   int   // unstamped, not understood, of another branch or of an epoch the chain doesn't have
 	LowestV   int64 // lowest v among SameBelow, -1 for none
+	AheadEnd  int64 // where SameAhead ends: the live copies of all are there when the live end is; 0 for none
 }
 
 // Any tells whether a compacted topic needs a repair.
@@ -83,6 +84,7 @@ func (d *DeadBehind) Left(b Batch, c Chain, from, to int64) {
 		}
 	case top >= to:
 		d.SameAhead++
+		d.AheadEnd = max(d.AheadEnd, top+1)
 	}
 }
 
@@ -306,6 +308,7 @@ func (r *Recovery) dead(b Batch, end int64) {
 		}
 	default:
 		d.SameAhead++
+		d.AheadEnd = max(d.AheadEnd, top+1, b.V+b.VCount)
 	}
 }
 

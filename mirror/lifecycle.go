@@ -43,7 +43,7 @@ func (p *Partition) enter(why string) {
 		p.phase = phaseStop
 	case epoch.StateStopped:
 		p.phase = phaseWatch
-		p.everRan, p.unsure, p.suspect = false, -1, nil
+		p.everRan, p.unsure, p.suspect, p.awaits = false, -1, nil, 0
 		p.live.Retract()
 	case epoch.StateFailed:
 		p.phase = phaseFailed

@@ -93,7 +93,7 @@ func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 		return err
 	}
 	p.mu.Lock()
-	p.everRan, p.unsure = false, -1
+	p.everRan, p.unsure, p.awaits = false, -1, 0
 	p.waiting = nil
 	p.live.Forget(0)
 	p.mu.Unlock()

@@ -91,6 +91,10 @@ type Partition struct {
 	// suspect is what somebody else wrote into a compacted topic and nobody has
 	// looked at yet: nothing is written, and no checkpoint made, behind it.
 	suspect *stretch
+	// awaits is up to where live copies have to come of what lies dead in a
+	// compacted topic's log (H1): no checkpoint is made behind it before, and a
+	// stop makes a copy.
+	awaits int64
 
 	walk     walkState // where the queue ends
 	queue    []*item
@@ -322,7 +326,7 @@ func (p *Partition) checkpoint(final, clean bool) (cp ledger.Checkpoint, ok bool
 		return cp, false
 	}
 	paused := p.phase == phaseIdle && p.everRan && p.rec.State == epoch.StatePaused
-	if p.phase != phaseRun && !paused && (!final || p.phase != phaseClosed || !clean) || p.suspect != nil {
+	if p.phase != phaseRun && !paused && (!final || p.phase != phaseClosed || !clean) || p.suspect != nil || p.awaits > p.tail.position && !p.shadowing() {
 		return cp, false
 	}
 	cp = ledger.Checkpoint{

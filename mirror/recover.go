@@ -138,7 +138,7 @@ func (p *Partition) recover(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	if fresh && (r.hasCut || r.hasRestart) {
-		p.mayShow = t.position
+		p.mayShow, p.awaits = t.position, 0
 	}
 	if p.suspect == suspect {
 		p.suspect = nil // it was read, from in front of it
@@ -325,6 +325,11 @@ func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *e
 		t.gen, t.p = anchor.Gen, anchor.P
 	default:
 		t.p = min(l.Open().PStart, ph.end)
+	}
+	if p.compacted {
+		p.mu.Lock()
+		p.awaits = max(p.awaits, got.Dead.AheadEnd)
+		p.mu.Unlock()
 	}
 	if p.compacted && got.Dead.Any() && !r.hasRestart {
 		p.slog.Warn("on this compacted topic dead batches lie behind mirrored records, and the cleaner would keep them instead", "copies", got.Dead.SameBelow, "other", got.Dead.Foreign)

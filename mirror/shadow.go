@@ -306,9 +306,17 @@ func (p *Partition) inspect(ctx context.Context) error {
 	s, dst, chain := p.suspect, p.dst, p.log.Chain
 	p.mu.Unlock()
 	var dead *rebuild
+	awaits := int64(0)
 	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
 		return readBatches(ctx, c, dst, p.topic, p.partition, s.from, s.to, func(raw protocol.Batch) error {
-			dead = dead.merge(deadBehind(chain, readHeader(raw), s.from, s.v))
+			b := readHeader(raw)
+			if err := countV(raw, &b); err != nil {
+				return err
+			}
+			d := deadBehind(chain, b, s.from, s.v)
+			if dead = dead.merge(d); d == nil && b.P >= s.from && b.Stamped && !b.Control && b.Flags&epoch.FlagHidden == 0 {
+				awaits = max(awaits, b.V+max(b.Count, b.VCount, 1))
+			}
 			return nil
 		})
 	})
@@ -319,6 +327,7 @@ func (p *Partition) inspect(ctx context.Context) error {
 	defer p.mu.Unlock()
 	if p.suspect == s {
 		p.suspect = nil
+		p.awaits = max(p.awaits, awaits)
 		if dead != nil {
 			p.slog.Warn("on this compacted topic something was written behind mirrored records, and the cleaner would keep it instead", "from", s.from, "to", s.to)
 			p.doubt("dead_behind", regen{force: true, rebuild: dead})

@@ -385,6 +385,85 @@ func TestH1StopLooksBetweenGenerations(t *testing.T) {
 	}
 }
 
+// H1: a late write of what comes next lands between two writes of the open
+// generation. Nothing is to be done while its copy is on its way; a stop before
+// that, by this owner or another, makes a copy of what is shown behind it.
+func TestH1StopBeforeTheCopyOfALateWrite(t *testing.T) {
+	const v = 4 // of the write that lands late
+	for name, c := range map[string]struct {
+		copied  bool // the source lives until its copy has come
+		another bool // owner stops
+	}{
+		"its copy has not come":                {},
+		"its copy has not come, another owner": {another: true},
+		"its copy has come":                    {copied: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newSite(t, "A"), newSite(t, "B")
+			b.compact = true
+			b.unclean.Store(true) // batches stay apart
+			a.write(2)
+			b.mirrors(a)
+			b.shows(offsets(0, 2, 0))
+			p := b.eng.Partition("t", 0)
+			eventually(t, "a checkpoint", func() bool {
+				cp, ok := p.checkpoint(false, false)
+				if ok = ok && cp.V == 2; ok {
+					b.store.checkpoint(cp)
+				}
+				return ok
+			})
+			landed := false
+			b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+				switch s, ok := x.ReadStamp(); {
+				case !ok || s.Flags&epoch.FlagHidden != 0:
+				case s.V == v && !c.copied:
+					return kerr.NotEnoughReplicas.Code, true
+				case s.V == 2 && !landed:
+					landed = true
+					late := rawBatch{base: v, n: 2}.bytes()
+					if late.WriteStamp(protocol.Stamp{V: v, Gen: 99}) != nil {
+						panic("stamp")
+					}
+					late.SetBase(l.end(), l.epoch)
+					l.append(late)
+				}
+				return 0, false
+			})
+			a.write(2)
+			b.meta()
+			b.shows(offsets(0, v, 0))
+			eventually(t, "it was looked at", func() bool {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return p.suspect == nil && p.tail.position == v && p.awaits == v+2
+			})
+			_, ok := p.checkpoint(false, false)
+			require.False(t, ok, "the next owner has to find it")
+			a.write(2)
+			b.meta()
+			if c.copied {
+				b.shows(offsets(0, v+2, 0))
+				eventually(t, "the copy", func() bool { _, ok := p.checkpoint(false, false); return ok })
+			}
+			before := b.content()
+			require.Equal(t, !c.copied, len(b.deadBehind()) > 0)
+			a.phys.close()
+			if c.another {
+				b.run()
+			}
+			b.stopped()
+			require.Equal(t, before, b.content())
+			require.Empty(t, b.deadBehind())
+			rebuilt := false
+			for _, r := range b.store.written() {
+				rebuilt = rebuilt || r.Shadow != nil
+			}
+			require.Equal(t, !c.copied, rebuilt)
+		})
+	}
+}
+
 // TD-03: a stop while a topic is mirrored anew, and the source is gone: what is
 // shown becomes the log, native records of before too.
 func TestStopWhileMirroredAnew(t *testing.T) {

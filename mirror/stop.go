@@ -89,7 +89,7 @@ func (p *Partition) reachable(rec *ledger.Record, dst leader) error {
 func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Record, dst leader) error {
 	l := &rec.Log
 	p.mu.Lock()
-	m := p.memory()
+	m, awaits := p.memory(), p.awaits
 	p.mu.Unlock()
 	cp := p.usable(rec)
 	var lost *epoch.Repair
@@ -113,6 +113,9 @@ func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 		} else if p.compacted {
 			if err = p.givenUp(ctx, c, l, dst, ph, &r.Recovered); err != nil {
 				return err
+			}
+			if awaits > r.Recovered.Position {
+				r.Recovered.Dead.SameAhead++ // seen before, further up in the log
 			}
 		}
 		st.Read = r
