@@ -451,6 +451,13 @@ func TestH1StopBeforeTheCopyOfALateWrite(t *testing.T) {
 			a.phys.close()
 			if c.another {
 				b.run()
+				eventually(t, "the next owner knows", func() bool {
+					p := b.eng.Partition("t", 0)
+					_, ok := p.checkpoint(false, false)
+					p.mu.Lock()
+					defer p.mu.Unlock()
+					return p.phase == phaseRun && p.awaits == v+2 && !ok
+				})
 			}
 			b.stopped()
 			require.Equal(t, before, b.content())
