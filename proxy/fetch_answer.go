@@ -274,7 +274,14 @@ func (f *fetch) show(p *fetchPart, raw protocol.FetchPartition, done func()) {
 			return
 		}
 		f.slow(p, &out, func() {
-			f.finish(p, raw, out, records, done)
+			f.overHole(p, raw, out, func(code int16) {
+				if code != 0 {
+					p.fail(code)
+					done()
+					return
+				}
+				f.finish(p, raw, out, records, done)
+			})
 		})
 	})
 }
@@ -383,22 +390,13 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 		}
 		last = s.to
 	}
-	if c.hole != p.offset || f.h.now().Sub(c.holeAt) >= holeAgain {
+	if !f.sentOn(c, p) {
 		c.hole = -1
 	}
 	p.outcome = outNothing
 	switch {
 	case len(pieces) == 0 && p.atHole(out, raw) && c.hole < 0:
-		// Once: a client that can't go over it would ask again at once, for ever.
-		v := nativeSpan(l).VStart
-		e := l.Chain.At(v - 1)
-		if e < 0 { // no record below it: without an epoch the reader could not be told if the span begins anew lower
-			e = l.Chain.At(v)
-		}
-		pieces = append(pieces, protocol.HoleBatch(p.offset, v, e))
-		p.outcome, c.hole, c.holeAt = outAnswer, p.offset, f.h.now()
-		c.advance(mark{p.offset, out.next, out.chain})
-		c.advance(mark{v, out.next, -1})
+		pieces = append(pieces, f.sendOver(c, p, out))
 	case len(pieces) > 0:
 		p.outcome = outAnswer
 		f.h.atlas.chart(p.partKey, l).add(out.batches[0].at.V, out.batches[0].at.P)
@@ -428,15 +426,6 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 	}
 	p.marks(raw, out, end, c.seen)
 	f.logStart(p, raw.LogStartOffset, done)
-}
-
-// atHole tells that nothing lies between the offset asked for and the start of
-// the open native span: the source's log ended in a transaction marker or aborted
-// records there. Kafka would move readers over them; they have to get to the end
-// that they are told of.
-func (p *fetchPart) atHole(out pick, raw protocol.FetchPartition) bool {
-	s := nativeSpan(p.log.Log)
-	return s != nil && !out.held && p.offset < s.VStart && out.next >= s.PStart && raw.HighWatermark >= s.PStart
 }
 
 // marks fills in high watermark, last stable offset and aborted transactions.

@@ -175,6 +175,38 @@ func TestH11HoleWithoutRecordsBelow(t *testing.T) {
 	require.GreaterOrEqual(t, x.PartitionLeaderEpoch(), int32(0))
 }
 
+// H4, H11: what lies below the native span was lost, and a client has written in
+// its place: no reader is sent over what only looks like a hole, until the owner
+// has ruled. It would miss what begins there (found by TestReadersOfAMovingLog).
+func TestH4NoHoleWhereRecordsWereLost(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(1, 0)
+	h.stop(0, 1)
+	h.write(1, -1, false)
+	h.show(b)
+	at := func(offset int64) kmsg.FetchResponseTopicPartition {
+		q := fetchOne(11, "m", [16]byte{}, offset, 1000)
+		q.MaxWaitMillis = 0
+		return respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0]
+	}
+	h.loseOnly(3)
+	require.True(t, h.lost)
+	for range 2 {
+		h.part.put(dense(t, 9_000_000, 1, 7))
+	}
+	require.GreaterOrEqual(t, h.part.end(), nativeSpan(h.log).PStart)
+	a := at(0)
+	require.Equal(t, retryLater, a.ErrorCode)
+	require.Empty(t, a.RecordBatches)
+	h.repair()
+	h.show(b)
+	x, _, err := protocol.NextBatch(at(0).RecordBatches)
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 1}, []int64{x.BaseOffset(), x.NextOffset()})
+	require.EqualValues(t, 1, x.NumRecords())
+}
+
 // H4, F5: an election costs one look-up when nothing was lost below the native
 // span; when something was, nobody is told anything but to come again, until the
 // owner has ruled.
