@@ -230,6 +230,21 @@ func (p *Partition) backwards(ctx context.Context, c *kconn.Conn, dst leader, st
 	return nil
 }
 
+// readHeader is what the rules need of a physical batch. VCount stays 0 for a
+// renumbered one: it stands in its records.
+func readHeader(raw protocol.Batch) epoch.Batch {
+	b := epoch.Batch{P: raw.BaseOffset(), Count: int64(raw.LastOffsetDelta()) + 1, PEpoch: raw.PartitionLeaderEpoch(), Control: raw.IsControl()}
+	s, ok := raw.ReadStamp()
+	if !ok {
+		return b
+	}
+	b.Stamped, b.V, b.Hole, b.Flags, b.Gen, b.Epoch = true, s.V, s.Hole, s.Flags, s.Gen, s.Epoch
+	if s.Flags&epoch.FlagRenumbered == 0 {
+		b.VCount = b.Count
+	}
+	return b
+}
+
 // countV fills in the virtual length of a renumbered batch.
 func countV(raw protocolBatch, b *epoch.Batch) error {
 	if !b.Stamped || b.VCount != 0 {

@@ -508,18 +508,3 @@ func (p *Partition) walkBack(ctx context.Context, c *kconn.Conn, l *epoch.Log, d
 	}
 	return found, nil
 }
-
-// readHeader is what the rules need of a physical batch. VCount stays 0 for a
-// renumbered one: it stands in its records.
-func readHeader(raw protocol.Batch) epoch.Batch {
-	b := epoch.Batch{P: raw.BaseOffset(), Count: int64(raw.LastOffsetDelta()) + 1, PEpoch: raw.PartitionLeaderEpoch(), Control: raw.IsControl()}
-	s, ok := raw.ReadStamp()
-	if !ok {
-		return b
-	}
-	b.Stamped, b.V, b.Hole, b.Flags, b.Gen, b.Epoch = true, s.V, s.Hole, s.Flags, s.Gen, s.Epoch
-	if s.Flags&epoch.FlagRenumbered == 0 {
-		b.VCount = b.Count
-	}
-	return b
-}
