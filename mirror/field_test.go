@@ -66,6 +66,30 @@ func TestDU07ExactPrefix(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c", "d", "e"}, virtual(t, dst, x.view, "t", 0))
 }
 
+// A topic is not refused for what was mirrored into it between the look at the
+// ledger and the look at its ends.
+func TestOwnTopicIsNotForeign(t *testing.T) {
+	src, dst := fakeCluster(t, kfake.SeedTopics(1, "t")), fakeCluster(t)
+	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, dst)), 0))
+	require.NoError(t, fakeClient(t, src).ProduceSync(t.Context(), &kgo.Record{Topic: "t", Value: []byte("x")}).FirstErr())
+	x := startManaged(t, src, dst, "t")
+	eventually(t, "mirrored", func() bool {
+		e := x.view.Partition("t", 0)
+		return e != nil && e.Record != nil && e.Record.State == epoch.StateMirroring && e.Live.Tail().VEnd == 1
+	})
+	s := x.m.sources[0]
+	have, err := s.admin.destination(t.Context(), "t")
+	require.NoError(t, err)
+	s.mu.Lock()
+	ts := *s.topics["t"]
+	s.mu.Unlock()
+	require.Error(t, s.takeOver(t.Context(), &ts, have))
+	began, err := s.ownOrTaken(t.Context(), &ts, have)
+	require.NoError(t, err)
+	require.True(t, began)
+	require.Nil(t, ts.taken)
+}
+
 // UL-05: a destination without leader epochs can't hold a mirror: a tail that it
 // has lost and grown again would look like the one that was written. Nothing is
 // written there, and the text says so. (Readers' epochs never come from there: they

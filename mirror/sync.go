@@ -259,7 +259,7 @@ func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfi
 		return topicFailed("destination_topic_deleted", "topic %s was deleted on the destination: its mirrored records are gone; restore it, or delete the mirror's records of it, then start again", name)
 	}
 	if have != nil && !began {
-		if err := s.takeOver(ctx, t, have); err != nil {
+		if began, err = s.ownOrTaken(ctx, t, have); err != nil {
 			return err
 		}
 	}

@@ -56,6 +56,16 @@ func (s *source) takeOver(ctx context.Context, t *topicSync, have *kadm.TopicDet
 	return nil
 }
 
+// ownOrTaken is takeOver, but for a topic whose mirroring begins meanwhile: what
+// it is found to hold then is what was mirrored. began tells.
+func (s *source) ownOrTaken(ctx context.Context, t *topicSync, have *kadm.TopicDetail) (began bool, err error) {
+	if err = s.takeOver(ctx, t, have); err != nil && s.begun(t.source.Topic) {
+		t.taken = nil
+		return true, nil
+	}
+	return false, err
+}
+
 // holding are the partitions of a destination topic that hold records, and how
 // many offsets that is in all.
 func (a *topicAdmin) holding(ctx context.Context, topic string) (full map[int32]bool, n int64, err error) {
