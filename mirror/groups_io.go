@@ -276,21 +276,9 @@ type groupCommit struct {
 // commit commits a group's offsets as nobody's member, which brokers allow for
 // groups without members only. It gives one error for each, nil: committed.
 func (c *groupCluster) commit(ctx context.Context, group string, list []groupCommit) []error {
-	errs := make([]error, len(list))
-	fail := func(err error) []error {
-		c.forget(group, err)
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
-	}
-	at, failed := c.locate(ctx, []string{group})
-	if err := failed[group]; err != nil {
-		return fail(err)
-	}
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Group, req.Generation = group, -1
-	topics, place := map[string]int{}, map[partKey]int{}
+	topics := map[string]int{}
 	for i := range list {
 		x := &list[i]
 		ti, ok := topics[x.topic]
@@ -304,24 +292,55 @@ func (c *groupCluster) commit(ctx context.Context, group string, list []groupCom
 		p := kmsg.NewOffsetCommitRequestTopicPartition()
 		p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = x.partition, x.offset, x.epoch, x.meta
 		req.Topics[ti].Partitions = append(req.Topics[ti].Partitions, p)
-		place[x.partKey] = i
-		errs[i] = kerr.CoordinatorNotAvailable // until it is answered
 	}
-	for broker := range at {
-		// Not retried: whether it landed is seen in the next cycle.
+	return c.change(ctx, group, list, func(broker int32, tell func(string, int32, error) bool) error {
 		r, err := c.cl.Broker(int(broker)).Request(ctx, req)
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		for _, t := range r.(*kmsg.OffsetCommitResponse).Topics {
 			for _, p := range t.Partitions {
-				if i, ok := place[partKey{t.Topic, p.Partition}]; ok {
-					errs[i] = kerr.ErrorForCode(p.ErrorCode)
-					if errs[i] != nil {
-						c.forget(group, errs[i])
-					}
+				if err := kerr.ErrorForCode(p.ErrorCode); tell(t.Topic, p.Partition, err) && err != nil {
+					c.forget(group, err)
 				}
 			}
+		}
+		return nil
+	})
+}
+
+// change has a group's coordinator change the offsets in list. send asks it and
+// tells the outcome of each partition (tell says whether it is in list), or gives
+// an error that is of all. It isn't retried: whether it landed is seen in the next
+// cycle. The result is one error for each of list, nil: changed.
+func (c *groupCluster) change(ctx context.Context, group string, list []groupCommit, send func(broker int32, tell func(topic string, partition int32, err error) bool) error) []error {
+	errs := make([]error, len(list))
+	fail := func(err error) []error {
+		c.forget(group, err)
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	at, failed := c.locate(ctx, []string{group})
+	if err := failed[group]; err != nil {
+		return fail(err)
+	}
+	place := map[partKey]int{}
+	for i := range list {
+		place[list[i].partKey] = i
+		errs[i] = kerr.CoordinatorNotAvailable // until it is answered
+	}
+	for broker := range at {
+		err := send(broker, func(topic string, partition int32, err error) bool {
+			i, ok := place[partKey{topic, partition}]
+			if ok {
+				errs[i] = err
+			}
+			return ok
+		})
+		if err != nil {
+			return fail(err)
 		}
 	}
 	return errs

@@ -95,21 +95,9 @@ func withMessage(code int16, message *string) error {
 // alterShare sets where a share group starts, which brokers allow without
 // members only, and make the group for. It gives one error for each, nil: set.
 func (c *groupCluster) alterShare(ctx context.Context, group string, list []groupCommit) []error {
-	errs := make([]error, len(list))
-	fail := func(err error) []error {
-		c.forget(group, err)
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
-	}
-	at, failed := c.locate(ctx, []string{group})
-	if err := failed[group]; err != nil {
-		return fail(err)
-	}
 	req := kmsg.NewPtrAlterShareGroupOffsetsRequest()
 	req.GroupID = group
-	topics, place := map[string]int{}, map[partKey]int{}
+	topics := map[string]int{}
 	for i := range list {
 		x := &list[i]
 		ti, ok := topics[x.topic]
@@ -123,31 +111,26 @@ func (c *groupCluster) alterShare(ctx context.Context, group string, list []grou
 		p := kmsg.NewAlterShareGroupOffsetsRequestTopicPartition()
 		p.Partition, p.StartOffset = x.partition, x.offset
 		req.Topics[ti].Partitions = append(req.Topics[ti].Partitions, p)
-		place[x.partKey] = i
-		errs[i] = kerr.CoordinatorNotAvailable // until it is answered
 	}
-	for broker := range at {
+	return c.change(ctx, group, list, func(broker int32, tell func(string, int32, error) bool) error {
 		if can, err := c.offers(ctx, broker); err != nil {
-			return fail(err)
+			return err
 		} else if !can.share {
-			return fail(errNoShareAPI)
+			return errNoShareAPI
 		}
-		// Not retried: whether it landed is seen in the next cycle.
 		r, err := c.cl.Broker(int(broker)).Request(ctx, req)
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		resp := r.(*kmsg.AlterShareGroupOffsetsResponse)
 		if err := withMessage(resp.ErrorCode, resp.ErrorMessage); err != nil {
-			return fail(err)
+			return err
 		}
 		for _, t := range resp.Topics {
 			for _, p := range t.Partitions {
-				if i, ok := place[partKey{t.Topic, p.Partition}]; ok {
-					errs[i] = withMessage(p.ErrorCode, p.ErrorMessage)
-				}
+				tell(t.Topic, p.Partition, withMessage(p.ErrorCode, p.ErrorMessage))
 			}
 		}
-	}
-	return errs
+		return nil
+	})
 }

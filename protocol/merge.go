@@ -86,12 +86,18 @@ func (r *Recoder) Merge(list []Batch) (Batch, error) {
 			return nil, err
 		}
 	}
-	out.setAttributes(first.Attributes() &^ attrTransactional)
-	out.putInt32(offLastOffsetDelta, offset-1)
-	out.putInt32(offNumRecords, offset)
-	out.putInt64(offMaxTimestamp, latest)
-	out.renewCRC()
+	out.joined(offset, latest)
 	return out, nil
+}
+
+// joined fills in the header of a batch of n records joined from others, which
+// begins as the first of them.
+func (b Batch) joined(n int32, latest int64) {
+	b.setAttributes(b.Attributes() &^ attrTransactional)
+	b.putInt32(offLastOffsetDelta, n-1)
+	b.putInt32(offNumRecords, n)
+	b.putInt64(offMaxTimestamp, latest)
+	b.renewCRC()
 }
 
 // JoinsWith tells whether next can be joined to the batch b by MergeSparse, from
@@ -152,11 +158,7 @@ func (r *Recoder) MergeSparse(list []Batch) (Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.setAttributes(first.Attributes() &^ attrTransactional)
-	out.putInt32(offLastOffsetDelta, count-1)
-	out.putInt32(offNumRecords, count)
-	out.putInt64(offMaxTimestamp, latest)
-	out.renewCRC()
+	out.joined(count, latest)
 	return out, nil
 }
 
