@@ -275,7 +275,7 @@ func versions(ctx context.Context) map[string]string {
 	if h := peer.HAProxyVersion(ctx); h != "" {
 		v["HAProxy"] = h
 	}
-	if out, err := exec.CommandContext(ctx, "java", "-version").CombinedOutput(); err == nil {
+	if out, err := exec.CommandContext(ctx, "java", "-XX:-UsePerfData", "-version").CombinedOutput(); err == nil {
 		first, _, _ := strings.Cut(string(out), "\n")
 		v["Java"] = strings.TrimSpace(first)
 	}

@@ -35,6 +35,7 @@ type Lab struct {
 	Build string
 
 	ports    *testkafka.Ports
+	remove   func() // of Dir
 	profiles int
 }
 
@@ -54,11 +55,11 @@ type Options struct {
 
 // Open builds the programs and starts both brokers.
 func Open(ctx context.Context, o Options) (_ *Lab, err error) {
-	dir, err := os.MkdirTemp("", "lockstep-bench")
+	dir, remove, err := testkafka.Scratch("lockstep-bench")
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{Dir: dir, Acks: o.Acks, Scale: o.Scale, ProfileDir: o.ProfileDir, Logf: o.Logf}
+	l := &Lab{Dir: dir, remove: remove, Acks: o.Acks, Scale: o.Scale, ProfileDir: o.ProfileDir, Logf: o.Logf}
 	defer func() {
 		if err != nil {
 			l.Close()
@@ -144,7 +145,7 @@ func (l *Lab) Close() {
 	if l.ports != nil {
 		l.ports.Release()
 	}
-	_ = os.RemoveAll(l.Dir)
+	l.remove()
 }
 
 // Admin is an admin client of a cluster.

@@ -61,7 +61,11 @@ func StartMM2(ctx context.Context, l *lab.Lab, o MM2Options) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(l, "mirrormaker2", "java", "-Xms256M", "-Xmx2G", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+	tmp, err := testkafka.JVMTemp(filepath.Join(l.Dir, "jvm"))
+	if err != nil {
+		return nil, err
+	}
+	return start(l, "mirrormaker2", "java", tmp, "-XX:-UsePerfData", "-Xms256M", "-Xmx2G", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-cp", jars, "org.apache.kafka.connect.mirror.MirrorMaker", path)
 }
 

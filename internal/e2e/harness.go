@@ -21,16 +21,17 @@ import (
 
 // Binary builds cmd/lockstep once per test binary.
 type Binary struct {
-	once sync.Once
-	dir  string
-	err  error
+	once   sync.Once
+	dir    string
+	remove func()
+	err    error
 }
 
 // Path is the binary's path.
 func (b *Binary) Path(t testing.TB) string {
 	t.Helper()
 	b.once.Do(func() {
-		if b.dir, b.err = os.MkdirTemp("", "lockstep-e2e-"); b.err != nil { //nolint:usetesting // it outlives the test
+		if b.dir, b.remove, b.err = testkafka.Scratch("lockstep-e2e"); b.err != nil { // it outlives the test
 			return
 		}
 		args := []string{"build", "-o", filepath.Join(b.dir, "lockstep")}
@@ -48,8 +49,8 @@ func (b *Binary) Path(t testing.TB) string {
 
 // Remove deletes the binary; for TestMain.
 func (b *Binary) Remove() {
-	if b.dir != "" {
-		_ = os.RemoveAll(b.dir)
+	if b.remove != nil {
+		b.remove()
 	}
 }
 

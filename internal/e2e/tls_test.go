@@ -193,7 +193,7 @@ ssl.truststore.type=PEM
 ssl.truststore.location=DIR/java-ca.pem
 `, "DIR", dir)))
 	tlstest.Write(t, hosts, []byte("127.0.0.1 kafka.test\n127.0.0.1 b1.kafka.test\n"))
-	args, err := testkafka.Java(ctx, testkafka.DefaultVersion)
+	args, err := testkafka.Java(ctx, testkafka.DefaultVersion, t.TempDir())
 	require.NoError(t, err)
 	args = append(args, "-Djdk.net.hosts.file="+hosts, "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap,
 		"--topic", "t", "--group", "java", "--from-beginning", "--max-messages", fmt.Sprint(n), "--timeout-ms", "60000", "--command-config", props)

@@ -164,8 +164,12 @@ func (c *Cluster) launch(id int) error {
 	if err != nil {
 		return err
 	}
+	tmp, err := JVMTemp(filepath.Join(n.dir, "tmp"))
+	if err != nil {
+		return err
+	}
 	c.mu.Lock()
-	args := append(slices.Clone(n.jvm), n.main, filepath.Join(n.dir, "server.properties"))
+	args := append(append([]string{tmp}, n.jvm...), n.main, filepath.Join(n.dir, "server.properties"))
 	c.mu.Unlock()
 	cmd := exec.Command("java", args...)
 	cmd.Dir = n.dir
@@ -280,6 +284,16 @@ func (c *Cluster) Addr(id int) string { return c.ports.Addr(id % ControllerID) }
 
 // Alive says whether node id's process runs (a paused one does).
 func (c *Cluster) Alive(id int) bool { _, err := c.running(id); return err == nil }
+
+// Done is closed when node id's process, as it runs now, has ended.
+func (c *Cluster) Done(id int) <-chan struct{} {
+	if p := c.proc(id); p != nil {
+		return p.Done()
+	}
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
 
 // Kill sends SIGKILL to node id and waits for its end.
 func (c *Cluster) Kill(id int) error {

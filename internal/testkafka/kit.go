@@ -41,9 +41,13 @@ func kitFor(ctx context.Context, version string, logf func(string, ...any)) (kit
 }
 
 // Java is the argument list for a JVM with Kafka's jars (and extra class path entries behind them), made to start
-// fast; the main class follows.
-func Java(ctx context.Context, version string, extra ...string) ([]string, error) {
+// fast, with its temporary files in tmp; the main class follows.
+func Java(ctx context.Context, version, tmp string, extra ...string) ([]string, error) {
 	k, err := kitFor(ctx, version, func(string, ...any) {})
+	if err != nil {
+		return nil, err
+	}
+	temp, err := JVMTemp(tmp)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +55,7 @@ func Java(ctx context.Context, version string, extra ...string) ([]string, error
 	for _, e := range extra {
 		k.classpath += string(os.PathListSeparator) + e
 	}
-	return k.jvm(Options{Heap: "300m", LogLevel: "warn", Version: version}), nil
+	return append([]string{temp}, k.jvm(Options{Heap: "300m", LogLevel: "warn", Version: version})...), nil
 }
 
 func (k kit) jvm(o Options) []string {
@@ -93,7 +97,11 @@ func makeKit(ctx context.Context, dir, version, cp string) error {
 	}); err != nil {
 		return err
 	}
-	format := append(k.jvm(opts), "kafka.tools.StorageTool", "format", "-t", randomID(), "-c", props)
+	temp, err := JVMTemp(filepath.Join(tmp, "jvm"))
+	if err != nil {
+		return err
+	}
+	format := append(append([]string{temp}, k.jvm(opts)...), "kafka.tools.StorageTool", "format", "-t", randomID(), "-c", props)
 	if err := Run(ctx, tmp, "java", format...); err != nil {
 		return err
 	}

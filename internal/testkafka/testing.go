@@ -75,6 +75,7 @@ type Pair struct {
 
 	mu       sync.Mutex
 	dir      string
+	remove   func()
 	src, dst *Cluster
 	err      error
 }
@@ -89,8 +90,8 @@ func (p *Pair) Main(m *testing.M) int {
 			c.Close()
 		}
 	}
-	if p.dir != "" {
-		_ = os.RemoveAll(p.dir)
+	if p.remove != nil {
+		p.remove()
 	}
 	return code
 }
@@ -119,7 +120,7 @@ func (p *Pair) get(t testing.TB, at **Cluster, opts Options, name string) *Clust
 		opts.Name = name
 		opts.Logf = func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }
 		if p.dir == "" {
-			p.dir, p.err = os.MkdirTemp("", "testkafka-") //nolint:usetesting // it outlives the test
+			p.dir, p.remove, p.err = Scratch("testkafka") // it outlives the test
 		}
 		if p.err == nil {
 			// Not the test's context: the cluster outlives the test.

@@ -86,15 +86,16 @@ func Clients() []Client {
 //go:embed java python node
 var files embed.FS
 
-// command is the driver's program and first arguments. What it needs is installed once per machine.
-func (d Driver) command(ctx context.Context) ([]string, error) {
+// command is the driver's program and first arguments. What it needs is installed once per machine. A JVM gets tmp for
+// its temporary files.
+func (d Driver) command(ctx context.Context, tmp string) ([]string, error) {
 	switch d {
 	case Golang:
 		return golang(ctx)
 	case Java:
-		return java(ctx, testkafka.DefaultVersion, true)
+		return java(ctx, testkafka.DefaultVersion, tmp, true)
 	case Java28:
-		return java(ctx, "2.8.2", false)
+		return java(ctx, "2.8.2", tmp, false)
 	case Python:
 		return python(ctx, "requirements.txt")
 	case PythonOld:
@@ -107,7 +108,12 @@ func (d Driver) command(ctx context.Context) ([]string, error) {
 
 // Install makes a driver ready, so that what is downloaded the first time is not part of a test's time.
 func (d Driver) Install(ctx context.Context) error {
-	_, err := d.command(ctx)
+	tmp, remove, err := testkafka.Scratch("lockstep-driver")
+	if err != nil {
+		return err
+	}
+	defer remove()
+	_, err = d.command(ctx, tmp)
 	return err
 }
 
@@ -170,7 +176,7 @@ func moduleDir() (string, error) {
 }
 
 // java compiles the driver against a version's jars. Matrix.java is for all versions, New.java for today's.
-func java(ctx context.Context, version string, today bool) ([]string, error) {
+func java(ctx context.Context, version, tmp string, today bool) ([]string, error) {
 	libs, err := testkafka.Once(ctx, "foreign-java-"+version, text("java/pom.xml"), func(ctx context.Context, dir string) error {
 		if err := put(dir, "java/pom.xml"); err != nil {
 			return err
@@ -213,13 +219,17 @@ func java(ctx context.Context, version string, today bool) ([]string, error) {
 	cp += string(os.PathListSeparator) + classes
 	args := []string{"java"}
 	if today {
-		a, err := testkafka.Java(ctx, version)
+		a, err := testkafka.Java(ctx, version, tmp)
 		if err != nil {
 			return nil, err
 		}
 		args = append(args, a[:len(a)-1]...) // the class-data archive serves any class path that begins with its own
 	} else {
-		args = append(args, "-Xmx300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp")
+		temp, err := testkafka.JVMTemp(tmp)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, temp, "-Xmx300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp")
 	}
 	return append(args, cp, "Matrix"), nil
 }

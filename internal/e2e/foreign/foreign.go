@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -134,7 +135,12 @@ type AdminView struct {
 
 // Run runs a driver with one client to its end.
 func Run(ctx context.Context, d Driver, j Job) ([]Line, error) {
-	args, err := d.command(ctx)
+	tmp, remove, err := testkafka.Scratch("lockstep-driver")
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	args, err := d.command(ctx, tmp)
 	if err != nil {
 		return nil, err
 	}
@@ -152,6 +158,7 @@ func Run(ctx context.Context, d Driver, j Job) ([]Line, error) {
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.WaitDelay, cmd.SysProcAttr = 5*time.Second, testkafka.ChildAttr()
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	runErr := cmd.Run()

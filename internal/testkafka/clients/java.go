@@ -15,8 +15,8 @@ import (
 //go:embed java/Client.java
 var javaSource []byte
 
-// java is the argument list of the compiled client, its class included.
-func java(ctx context.Context) ([]string, error) {
+// java is the argument list of the compiled client, its class included; its temporary files are in tmp.
+func java(ctx context.Context, tmp string) ([]string, error) {
 	cp, err := testkafka.Libs(ctx, testkafka.DefaultVersion)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func java(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	args, err := testkafka.Java(ctx, testkafka.DefaultVersion, classes)
+	args, err := testkafka.Java(ctx, testkafka.DefaultVersion, tmp, classes)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,12 @@ func Java(ctx context.Context, args ...string) (Result, error) {
 }
 
 func javaEach(ctx context.Context, each func(oracle.Rec) bool, args ...string) (Result, error) {
-	a, err := java(ctx)
+	tmp, remove, err := testkafka.Scratch("lockstep-java")
+	if err != nil {
+		return Result{}, err
+	}
+	defer remove()
+	a, err := java(ctx, tmp)
 	if err != nil {
 		return Result{}, err
 	}
@@ -76,7 +81,12 @@ func JavaProduce(ctx context.Context, bootstrap, topic string, partition int32, 
 
 // JavaTool runs a main class of Kafka's command-line tools and returns what it printed.
 func JavaTool(ctx context.Context, class string, args ...string) (string, error) {
-	a, err := testkafka.Java(ctx, testkafka.DefaultVersion)
+	tmp, remove, err := testkafka.Scratch("lockstep-java")
+	if err != nil {
+		return "", err
+	}
+	defer remove()
+	a, err := testkafka.Java(ctx, testkafka.DefaultVersion, tmp)
 	if err != nil {
 		return "", err
 	}
