@@ -69,3 +69,29 @@ func TestLatencyQuantiles(t *testing.T) {
 	require.InEpsilon(t, 990, l.Quantile(0.99), 0.01)
 	require.InEpsilon(t, 600_000, l.Max(), 0.01)
 }
+
+// Pinned texts of /proc/stat: guest time is in user already, idle and iowait
+// are nobody's, steal is a column of its own.
+func TestCPUs(t *testing.T) {
+	a, err := parseCPUs("cpu  1000 50 300 8000 400 10 40 200 30 5\ncpu0 500 25 150 4000 200 5 20 100 15 2\nintr 1\n")
+	require.NoError(t, err)
+	require.Equal(t, CPUTimes{Used: 1400, Stolen: 200, All: 10_000}, a)
+	b, err := parseCPUs("cpu  1060 50 320 8290 410 12 48 210 90 5\n")
+	require.NoError(t, err)
+	used, stolen := Share(a, b)
+	require.InDelta(t, 22.5, used, 1e-9, "90 of 400 ticks")
+	require.InDelta(t, 2.5, stolen, 1e-9)
+	used, stolen = Share(a, a)
+	require.Zero(t, used+stolen)
+
+	old, err := parseCPUs("cpu  1 2 3 4 5 6 7\n")
+	require.NoError(t, err, "kernels without steal")
+	require.Equal(t, CPUTimes{Used: 19, All: 28}, old)
+	for _, bad := range []string{"", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 x 4 5 6 7 8", "cpu 1 2"} {
+		_, err = parseCPUs(bad)
+		require.Error(t, err, bad)
+	}
+	now, err := CPUs()
+	require.NoError(t, err)
+	require.Positive(t, now.All)
+}
