@@ -61,16 +61,18 @@ func (p *Partition) stopRebuild(ctx context.Context, st *epoch.Stop, step epoch.
 
 // stopCopy copies what is shown until all of it is there, then shows the copy.
 // Whoever comes after a crash goes on where the copy ends, in a new generation.
-func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, rec *ledger.Record, dst leader) error {
+func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, dst leader) error {
 	if err := p.holdCleaner(ctx); err != nil {
 		return err
 	}
-	rec = p.rec
 	p.waitFor(ctx, []string{"the copy of a compacted topic whose end was not clean"}, 0)
 	self, _ := p.eng.Clusters()
 	var done *epoch.Recovered
 	var end int64
 	err := p.eng.dst.long(ctx, dst.addr, func(c *kconn.Conn) (err error) {
+		p.mu.Lock()
+		rec := p.rec // with the generation of the connection before, whose last write may still land
+		p.mu.Unlock()
 		x := &localCopy{p: p, c: c, dst: dst}
 		if x.rec, err = p.copyOn(ctx, c, rec, dst, x); err != nil {
 			return err
@@ -83,7 +85,7 @@ func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 		return err
 	}
 	p.mu.Lock()
-	rec = p.rec
+	rec := p.rec
 	p.mu.Unlock()
 	b, err := bookOf(rec, self).Switch(rec.Log.Open().VStart)
 	if err != nil {

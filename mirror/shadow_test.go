@@ -385,6 +385,47 @@ func TestH1StopLooksBetweenGenerations(t *testing.T) {
 	}
 }
 
+// H1, H2: the connection breaks under a write of the copy, and that lands when
+// the copy is done: it is of a generation of its own, not one that the copy went
+// on in (the log ended behind it, 4 records short; TestH1H15RandomShadows found it).
+func TestH1LateWriteOfTheStopsCopy(t *testing.T) {
+	a, b := newSite(t, "A"), newSite(t, "B")
+	b.compact = true
+	b.unclean.Store(true) // batches stay apart
+	for range 4 {
+		a.write(2)
+	}
+	b.mirrors(a)
+	b.shows(offsets(0, 8, 0))
+	before := b.content()
+	var late protocol.Batch
+	sent, landed := false, false
+	b.phys.with("t", 0, func(l *fakeLog) {
+		x := rawBatch{base: 0, n: 1}.bytes() // a direct write: the stop makes a copy
+		x.SetBase(l.end(), l.epoch)
+		l.append(x)
+	})
+	b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+		s, _ := x.ReadStamp()
+		switch {
+		case s.Flags&epoch.FlagHidden == 0 && s.V == 2 && !sent:
+			sent, late = true, x
+			return -1, true
+		case s.Flags&epoch.FlagHidden != 0 && late != nil:
+			late.SetBase(l.end(), l.epoch)
+			l.append(late)
+			late, landed = nil, true
+		}
+		return 0, false
+	})
+	a.phys.close()
+	b.stopped()
+	b.phys.with("t", 0, func(*fakeLog) { require.True(t, landed) })
+	require.Equal(t, before, b.content())
+	require.Equal(t, int64(8), b.rec().Log.Open().VStart, "LMO")
+	require.Empty(t, b.deadBehind())
+}
+
 // H1: a late write of what comes next lands between two writes of the open
 // generation. Nothing is to be done while its copy is on its way; a stop before
 // that, by this owner or another, makes a copy of what is shown behind it.

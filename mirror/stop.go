@@ -50,7 +50,7 @@ func (p *Partition) stopping(ctx context.Context) error {
 	case epoch.StopRebuild:
 		return p.stopRebuild(ctx, st, step, rec, dst)
 	case epoch.StopCopy:
-		return p.stopCopy(ctx, st, rec, dst)
+		return p.stopCopy(ctx, st, dst)
 	case epoch.StopOpen:
 		return p.stopOpen(ctx, st, step.Opening, dst)
 	case epoch.StopWaitTxns:
