@@ -35,11 +35,13 @@ type settings struct {
 	others   []scenario.Other
 	builds   []scenario.Other
 	peers    *regexp.Regexp
+	broken   bool // the run ended before its end
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the bench at once
 	if err := run(ctx, os.Args[1:], os.Getenv); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -185,7 +187,7 @@ func writeDocs(s settings) error {
 }
 
 func resultFile(s settings, mode scenario.Mode) string {
-	if s.only != nil && s.only.String() != "" || s.peers != nil && s.peers.String() != "" || len(s.builds) > 0 {
+	if s.broken || s.only != nil && s.only.String() != "" || s.peers != nil && s.peers.String() != "" || len(s.builds) > 0 {
 		return filepath.Join(s.results, string(mode)+"-part.json")
 	}
 	return filepath.Join(s.results, string(mode)+".json")

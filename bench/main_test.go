@@ -85,10 +85,10 @@ func TestErrorsOfOnePeer(t *testing.T) {
 	require.ErrorContains(t, u.went(t.Context(), &scenario.Scenario{}, "peer", errors.New("x")), "last lines")
 }
 
-// A round's time is reckoned without the peers that only take part in earlier
-// ones.
+// A round's time is reckoned without the peers that only take part in it when
+// time is left.
 func TestNextRound(t *testing.T) {
-	s := &scenario.Scenario{Runs: []scenario.Run{{Peer: "a"}, {Peer: "b"}, {Peer: "slow", MaxRounds: 1}, {Peer: "b"}}}
+	s := &scenario.Scenario{Runs: []scenario.Run{{Peer: "a"}, {Peer: "b"}, {Peer: "slow", Sure: 1}, {Peer: "b"}}}
 	spent := map[string]time.Duration{"a": time.Second, "b": 2 * time.Second, "slow": time.Minute}
 	require.Equal(t, 63*time.Second, nextRound(s, 0, spent))
 	require.Equal(t, 3*time.Second, nextRound(s, 1, spent))

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lockstep-kafka/lockstep/bench/lab"
@@ -32,6 +33,14 @@ type suite struct {
 // measureAll runs the scenarios and writes what they found, also when it has to
 // end early.
 func measureAll(ctx context.Context, s settings) error {
+	release, err := alone(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := room(s); err != nil {
+		return err
+	}
 	u := &suite{s: s, began: time.Now()}
 	u.result = &report.Run{
 		Mode: string(s.mode), Started: u.began.UTC().Truncate(time.Second), Machine: measure.ThisMachine(), LoadStart: measure.Load(), Scale: s.scale,
@@ -45,10 +54,14 @@ func measureAll(ctx context.Context, s settings) error {
 			"Time until first records": "is told apart and doesn't count; neither does the CPU time in it",
 		},
 	}
+	if u.result.InUse, err = inUse(ctx); err != nil {
+		return err
+	}
 	m := u.result.Machine
-	fmt.Printf("%d × %s, load average %.2f, mode %s, at most %v\n", m.CPUs, m.Processor, u.result.LoadStart, s.mode, s.budget)
-	if u.result.Busy() {
-		fmt.Println("THE MACHINE IS BUSY: these figures will say little. Load averages stand next to them.")
+	fmt.Printf("%d × %s, load average %.2f, %.0f %% of the CPUs in use by others, mode %s, at most %v\n",
+		m.CPUs, m.Processor, u.result.LoadStart, *u.result.InUse, s.mode, s.budget)
+	if why := u.result.Busy(); why != "" {
+		fmt.Printf("THE MACHINE IS BUSY (%s): these figures will say little. Load averages stand next to them.\n", why)
 	}
 	if _, err := peer.HAProxyPath(); err != nil {
 		u.leaveOut(err.Error())
@@ -69,7 +82,6 @@ func measureAll(ctx context.Context, s settings) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, u.usable(), errBudget)
 	defer cancel()
-	var err error
 	u.lab, err = lab.Open(ctx, lab.Options{Acks: s.acks, Scale: s.scale, ProfileDir: profiles, Upstream: s.upstream, Logf: func(format string, args ...any) {
 		fmt.Printf("  "+format+"\n", args...)
 	}})
@@ -78,13 +90,13 @@ func measureAll(ctx context.Context, s settings) error {
 	}
 	defer u.lab.Close()
 	u.broken = u.lab.Broken
-	stopped := u.scenarios(ctx)
+	stopped := u.watched(ctx, u.scenarios)
 	u.result.Seconds = time.Since(u.began).Round(time.Second).Seconds()
-	if err := u.finish(profiles); err != nil {
-		return err
+	if stopped != nil { // what there is stands beside an earlier run's results, not in their place
+		u.s.broken, u.s.docs = true, ""
 	}
-	if stopped != nil && !errors.Is(stopped, errBudget) {
-		return stopped
+	if err := errors.Join(stopped, u.finish(profiles)); err != nil {
+		return err
 	}
 	if len(u.failed) > 0 {
 		return fmt.Errorf("failed: %s", strings.Join(u.failed, "; "))
@@ -92,7 +104,28 @@ func measureAll(ctx context.Context, s settings) error {
 	return nil
 }
 
-var errBudget = errors.New("the time for all was used up")
+// watched runs something; the death of a broker ends what waits for it.
+func (u *suite) watched(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel(nil)
+	for _, c := range []*testkafka.Cluster{u.lab.Source, u.lab.Dest} {
+		watching.Go(func() {
+			select {
+			case <-c.Done(1):
+				cancel(errBroker)
+			case <-ctx.Done():
+			}
+		})
+	}
+	return do(ctx)
+}
+
+var (
+	errBudget = errors.New("the time for all was used up")
+	errBroker = errors.New("a broker died")
+)
 
 func (u *suite) leaveOut(what string) {
 	fmt.Println("left out:", what)
@@ -113,12 +146,14 @@ func (u *suite) scenarios(ctx context.Context) error {
 	for i, s := range list {
 		u.result.Scenarios = append(u.result.Scenarios, &s.Scenario)
 		if ctx.Err() != nil {
-			s.LeftOut = append(s.LeftOut, context.Cause(ctx).Error())
+			if !errors.Is(context.Cause(ctx), errBudget) {
+				return u.went(ctx, s, "before it began", context.Cause(ctx))
+			}
+			s.LeftOut = append(s.LeftOut, errBudget.Error())
 			continue
 		}
 		began := time.Now()
-		// The scenarios behind this one must have their first round too.
-		if err := u.scenario(ctx, s, u.reserve(list[i+1:])); err != nil {
+		if err := u.scenario(ctx, s, len(list)-i-1); err != nil {
 			return err
 		}
 		s.Text(os.Stdout)
@@ -127,12 +162,20 @@ func (u *suite) scenarios(ctx context.Context) error {
 	return nil
 }
 
-// reserve is time for the scenarios to come: what is not spent is shared.
-func (u *suite) reserve(rest []*scenario.Scenario) time.Duration {
-	return time.Duration(len(rest)) * u.s.budget / 36
+// The scenarios behind one must have their first round too: so much of the
+// budget is kept for each of them, and more before what is only run when time is
+// left.
+const (
+	keepForEach  = 36
+	keepForSpare = 27
+)
+
+func (u *suite) left(rest, share int) time.Duration {
+	return u.usable() - time.Since(u.began) - time.Duration(rest)*u.s.budget/time.Duration(share)
 }
 
-func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, reserve time.Duration) error {
+// scenario runs one; rest is how many come behind it.
+func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, rest int) error {
 	fmt.Printf("\n-- %s\n", s.Title)
 	defer func() {
 		if s.Finish != nil {
@@ -145,20 +188,22 @@ func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, reserve time
 		}
 	}
 	gone, spent := map[string]bool{}, map[string]time.Duration{}
-	for round := range s.Rounds {
+	for round := s.FirstRound(); round < s.Rounds; round++ {
 		turn := map[string]time.Duration{}
 		for _, r := range s.Order(round) {
 			if gone[r.Peer] || ctx.Err() != nil {
 				continue
 			}
-			load, began := measure.Load(), time.Now()
-			samples, err := r.Do(ctx, round)
+			if r.Spare(round) && nextRound(s, round, spent)+spent[r.Peer] > u.left(rest, keepForSpare) {
+				s.Spared(r, round)
+				continue
+			}
+			began := time.Now()
+			samples, err := u.turn(ctx, s, r, round)
 			turn[r.Peer] += time.Since(began)
 			spent[r.Peer] = turn[r.Peer]
-			for _, x := range samples {
-				x.Round, x.Peer, x.Load = round+1, r.Peer, load
-				s.Samples = append(s.Samples, x)
-				fmt.Printf("   round %d  %-22s %s\n", x.Round, x.Peer, line(s, x))
+			if round >= 0 {
+				s.Samples = append(s.Samples, samples...)
 			}
 			if err == nil {
 				continue
@@ -171,12 +216,37 @@ func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, reserve time
 		if s.Derive != nil {
 			s.Derive(ofRound(s.Samples, round+1))
 		}
-		if round+1 < s.Rounds && nextRound(s, round+1, spent)+reserve > u.usable()-time.Since(u.began) {
-			s.LeftOut = append(s.LeftOut, fmt.Sprintf("rounds %d to %d, for want of time", round+2, s.Rounds))
+		if next := round + 1; 0 < next && next < s.Rounds && nextRound(s, next, spent) > u.left(rest, keepForEach) {
+			s.LeftOut = append(s.LeftOut, fmt.Sprintf("%s, for want of time", scenario.Rounds(next, s.Rounds)))
 			return nil
 		}
 	}
 	return nil
+}
+
+// turn is one peer's in one round; round -1 is to warm the brokers.
+func (u *suite) turn(ctx context.Context, s *scenario.Scenario, r scenario.Run, round int) ([]report.Sample, error) {
+	load := measure.Load()
+	before, err := measure.CPUs()
+	if err != nil {
+		return nil, err
+	}
+	samples, failed := r.Do(ctx, max(round, 0))
+	after, err := measure.CPUs()
+	if err != nil {
+		return nil, err
+	}
+	_, stolen := measure.Share(before, after)
+	for i := range samples {
+		x := &samples[i]
+		x.Round, x.Peer, x.Load, x.Stolen = round+1, r.Peer, load, stolen
+		if round < 0 {
+			fmt.Printf("   warm-up  %-22s %s\n", x.Peer, line(s, *x))
+		} else {
+			fmt.Printf("   round %d  %-22s %s\n", x.Round, x.Peer, line(s, *x))
+		}
+	}
+	return samples, failed
 }
 
 // ofRound are the samples of the newest round, which are last.
@@ -189,11 +259,12 @@ func ofRound(all []report.Sample, round int) []report.Sample {
 	return nil
 }
 
-// nextRound is how long a round will take, by what its peers took before.
+// nextRound is how long a round will take, by what its peers took before; what
+// is only run when time is left doesn't count.
 func nextRound(s *scenario.Scenario, round int, spent map[string]time.Duration) (d time.Duration) {
 	counted := map[string]bool{}
 	for _, r := range s.Order(round) {
-		if !counted[r.Peer] {
+		if !counted[r.Peer] && !r.Spare(round) {
 			counted[r.Peer] = true
 			d += spent[r.Peer]
 		}
@@ -211,11 +282,13 @@ func (u *suite) went(ctx context.Context, s *scenario.Scenario, who string, err 
 	broken := u.broken()
 	switch {
 	case broken != nil:
+		s.LeftOut = append(s.LeftOut, who+": "+errBroker.Error())
 		return fmt.Errorf("%s, %s: %w\n%w", s.Title, who, err, broken)
 	case errors.Is(context.Cause(ctx), errBudget):
 		s.LeftOut = append(s.LeftOut, who+": "+errBudget.Error())
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		s.LeftOut = append(s.LeftOut, who+": interrupted")
+		return fmt.Errorf("interrupted in %q, %s", s.Title, who)
 	case errors.Is(err, peer.ErrMissing):
 		s.LeftOut = append(s.LeftOut, err.Error())
 	default:
@@ -237,7 +310,14 @@ func line(s *scenario.Scenario, x report.Sample) string {
 			fmt.Fprintf(&b, "%s %.*f  ", all[m].Title, max(all[m].Digits, 1), v)
 		}
 	}
-	fmt.Fprintf(&b, "(load %.1f)", x.Load)
+	fmt.Fprintf(&b, "(load %.1f", x.Load)
+	if x.Stolen >= 1 {
+		fmt.Fprintf(&b, ", %.0f %% of the CPUs stolen", x.Stolen)
+	}
+	b.WriteString(")")
+	if short := x.Short(); short != "" {
+		fmt.Fprintf(&b, "  TOO SHORT: %s", short)
+	}
 	return b.String()
 }
 

@@ -30,7 +30,6 @@ type Lab struct {
 	ProfileDir      string  // for Lockstep's CPU profiles; empty: none
 	Logf            func(format string, args ...any)
 
-	Warm bool // both brokers have worked already
 	// Build is another build of Lockstep that peers start now; empty: this tree's.
 	Build string
 
@@ -129,7 +128,7 @@ func (l *Lab) Count(n, least int64) int64 { return max(least, int64(float64(n)*l
 func (l *Lab) Broken() error {
 	for _, c := range []*testkafka.Cluster{l.Source, l.Dest} {
 		if !c.Alive(1) {
-			return fmt.Errorf("a broker died\n%s", c.LogTail(30))
+			return fmt.Errorf("a broker died, and without it nothing can be measured:\n%s", c.LogTail(30))
 		}
 	}
 	return nil

@@ -73,7 +73,7 @@ func (g Goal) outcomes(s *Scenario) (out []outcome) {
 
 func goals(b *strings.Builder, list []shown) {
 	t := newTable(true)
-	t.AppendHeader(table.Row{"", "against", "goal", "found, median (min–max)", "reached"})
+	t.AppendHeader(table.Row{"", "against", "goal", "rounds", "found, median (min–max)", "reached"})
 	rows := 0
 	for _, g := range Goals() {
 		i := slices.IndexFunc(list, func(s shown) bool { return s.Name == g.Scenario })
@@ -95,9 +95,13 @@ func goals(b *strings.Builder, list []shown) {
 			if o.reached {
 				reached = "yes"
 			}
+			digits := 2
+			if g.Bound < 0.5 {
+				digits = 3 // of a fifteenth
+			}
 			t.AppendRow(table.Row{
-				what + ": " + m.Title, against, sign + " " + number(g.Bound, 2),
-				fmt.Sprintf("%s (%s–%s)", number(o.found.Median, 2), number(o.found.Min, 2), number(o.found.Max, 2)), reached,
+				what + ": " + m.Title, against, sign + " " + number(g.Bound, digits), o.found.N,
+				fmt.Sprintf("%s (%s–%s)", number(o.found.Median, digits), number(o.found.Min, digits), number(o.found.Max, digits)), reached,
 			})
 			rows++
 		}

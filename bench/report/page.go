@@ -104,8 +104,8 @@ GB and MB are of record values (10⁹, 10⁶ bytes), before compression, so that
 
 func (r *Run) warning() string {
 	var w []string
-	if r.Busy() {
-		w = append(w, fmt.Sprintf("the machine was busy before the run began (load average %s on %d CPUs)", number(r.LoadStart, 1), r.Machine.CPUs))
+	if why := r.Busy(); why != "" {
+		w = append(w, fmt.Sprintf("the machine was busy before the run began (%s)", why))
 	}
 	if r.Scale != 1 {
 		w = append(w, fmt.Sprintf("amounts were scaled by %g", r.Scale))
@@ -119,7 +119,7 @@ func (r *Run) warning() string {
 // headline has the ratios that the scenarios stand for.
 func headline(b *strings.Builder, list []shown) {
 	t := newTable(true)
-	t.AppendHeader(table.Row{"", "Lockstep against", "ratio, median (min–max)", "better is"})
+	t.AppendHeader(table.Row{"", "Lockstep against", "rounds", "ratio, median (min–max)", "better is"})
 	rows := 0
 	for _, s := range list {
 		for _, r := range s.RatiosOf() {
@@ -135,7 +135,7 @@ func headline(b *strings.Builder, list []shown) {
 			if r.Limit {
 				better = "(a limit)"
 			}
-			t.AppendRow(table.Row{what + ": " + m.Title, r.Peer, fmt.Sprintf("**%s** (%s–%s)", number(r.Median, 2), number(r.Min, 2), number(r.Max, 2)), better})
+			t.AppendRow(table.Row{what + ": " + m.Title, r.Peer, r.N, fmt.Sprintf("**%s** (%s–%s)", number(r.Median, 2), number(r.Min, 2), number(r.Max, 2)), better})
 			rows++
 		}
 	}
@@ -145,29 +145,39 @@ func headline(b *strings.Builder, list []shown) {
 }
 
 func losses(b *strings.Builder, list []shown) {
-	b.WriteString("## Where Lockstep loses\n\nIn every round, by more than a twentieth:\n\n")
-	n := 0
+	b.WriteString("## Where Lockstep loses\n\n")
+	var always, mostly, faster []string
 	for _, s := range list {
 		for _, r := range s.RatiosOf() {
-			if !r.Loses() {
-				continue
-			}
 			what := s.Title
 			if r.Case != "" {
 				what += ", " + r.Case
 			}
-			fmt.Fprintf(b, "- %s: %s is %s times that of %s.\n", what, Metrics()[r.Metric].Title, number(r.Median, 2), r.Peer)
-			n++
+			what = fmt.Sprintf("%s: %s is %s times that of %s", what, Metrics()[r.Metric].Title, number(r.Median, 2), r.Peer)
+			switch {
+			case r.Loses():
+				always = append(always, what+".")
+			case r.MostlyLoses():
+				mostly = append(mostly, fmt.Sprintf("%s (%s–%s).", what, number(r.Min, 2), number(r.Max, 2)))
+			}
 		}
 		for _, g := range s.Superlinear() {
-			fmt.Fprintf(b, "- %s. %s\n", s.Title, s.growthLine(g))
-			n++
+			faster = append(faster, s.Title+". "+s.growthLine(g))
 		}
 	}
-	if n == 0 {
-		b.WriteString("- Nothing in these runs.\n")
+	lines(b, "In every round, by more than a twentieth:", always)
+	lines(b, "In the median, but not in every round:", mostly)
+	lines(b, "What grows faster than linear, beyond noise:", faster)
+	if len(always)+len(mostly)+len(faster) == 0 {
+		b.WriteString("- Nothing in these runs.\n\n")
 	}
-	b.WriteString("\n")
+}
+
+// lines is a list with a title; without lines it is nothing.
+func lines(b *strings.Builder, title string, list []string) {
+	if len(list) > 0 {
+		b.WriteString(title + "\n\n- " + strings.Join(list, "\n- ") + "\n\n")
+	}
 }
 
 func section(b *strings.Builder, s shown, several bool, chart func(*Scenario) (string, error)) error {
@@ -188,6 +198,9 @@ func section(b *strings.Builder, s shown, several bool, chart func(*Scenario) (s
 	for _, g := range s.Superlinear() {
 		b.WriteString(s.growthLine(g) + "\n\n")
 	}
+	if l := s.shortLine(); l != "" {
+		b.WriteString(l + "\n\n")
+	}
 	for _, l := range s.LeftOut {
 		fmt.Fprintf(b, "Left out: %s.\n\n", strings.TrimSuffix(oneLine(l), "."))
 	}
@@ -206,6 +219,10 @@ func (r *Run) describe(b *strings.Builder) {
 		r.Machine.CPUs, r.Machine.Processor, number(float64(r.Machine.Memory)/1e9, 0), r.Machine.Kernel, r.Machine.Go)
 	fmt.Fprintf(b, "- Load average of the last minute: %s before the start; before single measurements %s to %s (with what ran before them).\n",
 		number(r.LoadStart, 2), number(loads.Min, 1), number(loads.Max, 1))
+	if r.InUse != nil {
+		fmt.Fprintf(b, "- CPUs: %s %% in use by others before the start; at most %s %% stolen by other virtual machines during a measurement.\n",
+			number(*r.InUse, 1), number(r.stolen().Max, 1))
+	}
 	for _, k := range slices.Sorted(maps.Keys(r.Versions)) {
 		fmt.Fprintf(b, "- %s: %s.\n", k, r.Versions[k])
 	}

@@ -56,15 +56,21 @@ func TestLosesByDirection(t *testing.T) {
 		metric   string
 		min, max float64
 		loses    bool
+		mostly   bool
 	}{
-		{"mb_s", 0.5, 0.9, true},
-		{"mb_s", 0.5, 1.01, false},
-		{"mb_s", 0.96, 0.97, false},
-		{"cpu_s_gb", 1.1, 2, true},
-		{"cpu_s_gb", 0.9, 2, false},
+		{"mb_s", 0.5, 0.9, true, false},
+		{"mb_s", 0.5, 1.01, false, true},
+		{"mb_s", 0.96, 0.97, false, false},
+		{"cpu_s_gb", 1.1, 2, true, false},
+		{"cpu_s_gb", 0.9, 2, false, true},
+		{"cpu_s_gb", 0.5, 1.5, false, false},
 	}
 	for _, c := range cases {
-		require.Equal(t, c.loses, Ratio{Metric: c.metric, Spread: Spread{Min: c.min, Max: c.max}}.Loses(), "%v", c)
+		r := Ratio{Metric: c.metric, Spread: Spread{Min: c.min, Median: (c.min + c.max) / 2, Max: c.max}}
+		require.Equal(t, c.loses, r.Loses(), "%v", c)
+		require.Equal(t, c.mostly, r.MostlyLoses(), "%v", c)
+		r.Limit = true
+		require.False(t, r.Loses() || r.MostlyLoses(), "a limit is no rival")
 	}
 }
 
@@ -77,6 +83,56 @@ func TestSuperlinearIsNamed(t *testing.T) {
 	require.Len(t, g, 1, "throughput that rises is no harm, and 10 to 100 is below linear")
 	require.InDelta(t, 2, g[0].Exponent, 1e-9)
 	require.Contains(t, s.growthLine(g[0]), "partitions 100 to 1000 (exponent 2.0)")
+}
+
+// Ten milliseconds that became eighty are noise, as is a point whose rounds
+// differ by as much.
+func TestSuperlinearBeyondNoise(t *testing.T) {
+	at := func(points ...[2]float64) []Growth {
+		s := &Scenario{Axis: "connections", Metrics: []string{"seconds"}}
+		for _, p := range points {
+			s.Samples = append(s.Samples, Sample{Peer: Subject, X: p[0], Values: map[string]float64{"seconds": p[1]}})
+		}
+		return s.Superlinear()
+	}
+	require.Empty(t, at([2]float64{10, 0.01}, [2]float64{100, 0.08}, [2]float64{1000, 0.25}))
+	require.Empty(t, at([2]float64{10, 1}, [2]float64{100, 13}), "an exponent of 1.11")
+	require.Len(t, at([2]float64{10, 1}, [2]float64{100, 16}), 1)
+	require.Len(t, at([2]float64{10, 0.01}, [2]float64{100, 0.4}), 1, "the rise counts, not where it began")
+	require.Empty(t, at([2]float64{10, 1}, [2]float64{10, 3}, [2]float64{10, 1}, [2]float64{100, 16}), "up to 16 from 3 is less than tenfold")
+}
+
+// What lasted a moment only is named, and compared with nothing.
+func TestTooShort(t *testing.T) {
+	s := scenario()
+	for i, v := range [][2]float64{{0.1, 0.5}, {2, 0.04}, {2, 0.5}, {2, 0.5}, {2, 0.5}, {2, 0.5}, {2, 0.5}} {
+		s.Samples[i].Values[MeasuredSeconds], s.Samples[i].Values[MeasuredCPU] = v[0], v[1]
+	}
+	rs := s.RatiosOf()
+	require.Equal(t, 1, rs[0].N, "MB/s against the copier: its first round was short")
+	require.Equal(t, 1, rs[1].N, "CPU: the subject's first round had four ticks")
+	require.Equal(t, 2, rs[2].N, "MB/s of the subject's first round stays")
+	var b bytes.Buffer
+	s.Text(&b)
+	require.Contains(t, b.String(), "Too short to mean much")
+	require.Contains(t, b.String(), "kgo copier in round 1 (0.10 s); Lockstep in round 1 (0.04 CPU s)")
+	require.NotContains(t, b.String(), "round 2 (")
+	require.Empty(t, scenario().shortLine())
+}
+
+// Time that a hypervisor gave to others has a column, when it was any.
+func TestStolenTime(t *testing.T) {
+	s := scenario()
+	s.Samples[0].Stolen = 0.4
+	require.NotContains(t, s.table(true).RenderMarkdown(), "stolen")
+	s.Samples[0].Stolen = 12
+	require.Contains(t, s.table(true).RenderMarkdown(), "| load before | CPUs stolen, % |")
+	require.Contains(t, s.table(true).RenderMarkdown(), "| 0 / 0 / 12 |")
+	r := results()
+	r.InUse, r.Scenarios = new(float64), []*Scenario{s}
+	text, err := page([]*Run{r}, func(*Scenario) (string, error) { return "", nil })
+	require.NoError(t, err)
+	require.Contains(t, text, "at most 12.0 % stolen by other virtual machines")
 }
 
 func TestNumber(t *testing.T) {
@@ -127,7 +183,7 @@ func TestPage(t *testing.T) {
 	text := string(b)
 	require.Contains(t, text, "load average 3.0 on 2 CPUs")
 	require.Contains(t, text, "scaled by 0.5")
-	require.Contains(t, text, "| X: MB/s | kgo copier | **1.20** (0.90–1.50) | above 1 |")
+	require.Contains(t, text, "| X: MB/s | kgo copier | 2 | **1.20** (0.90–1.50) | above 1 |")
 	require.Contains(t, text, "![X](benchmarks/x.svg)")
 	require.Contains(t, text, "- Nothing in these runs.")
 	require.NotContains(t, text, `Run "full"`, "a newer run has the same scenario")
@@ -220,10 +276,10 @@ func TestGoals(t *testing.T) {
 // A run that began on a loaded machine says so at the top of its page, and the
 // load stands next to each figure.
 func TestPageSaysThatTheMachineWasBusy(t *testing.T) {
-	at := func(load float64) string {
+	at := func(load, inUse float64) string {
 		s := scenario()
 		s.Samples[0].Load = 37.5
-		r := &Run{Mode: "core", Started: time.Unix(1e9, 0), Scale: 1, LoadStart: load, Scenarios: []*Scenario{s}}
+		r := &Run{Mode: "core", Started: time.Unix(1e9, 0), Scale: 1, LoadStart: load, InUse: &inUse, Scenarios: []*Scenario{s}}
 		r.Machine.CPUs = 2
 		text, err := page([]*Run{r}, func(*Scenario) (string, error) { return "", nil })
 		require.NoError(t, err)
@@ -231,6 +287,8 @@ func TestPageSaysThatTheMachineWasBusy(t *testing.T) {
 		require.Contains(t, text, "37.5")
 		return text
 	}
-	require.Contains(t, at(3), "the machine was busy before the run began (load average 3.0 on 2 CPUs)")
-	require.NotContains(t, at(0.4), "the machine was busy")
+	require.Contains(t, at(3, 2), "the machine was busy before the run began (load average 3.0 on 2 CPUs)")
+	require.Contains(t, at(0.4, 60), "the machine was busy before the run began (60 % of the CPUs in use by others)")
+	require.NotContains(t, at(0.6, 2), "the machine was busy", "what go build left in the load average")
+	require.Contains(t, at(0.6, 2), "CPUs: 2.0 % in use by others before the start")
 }

@@ -22,7 +22,8 @@ type Run struct {
 	Started   time.Time         `json:"started"`
 	Seconds   float64           `json:"seconds"`
 	Machine   measure.Machine   `json:"machine"`
-	LoadStart float64           `json:"load_start"` // of the last minute, before anything was started
+	LoadStart float64           `json:"load_start"`                 // of the last minute, before anything was started
+	InUse     *float64          `json:"in_use_start_pct,omitempty"` // of the CPUs by others, then; nil: not measured
 	Scale     float64           `json:"scale"`      // of amounts of data; 1: as described
 	Versions  map[string]string `json:"versions"`
 	Settings  map[string]string `json:"settings"`
@@ -50,7 +51,8 @@ type Sample struct {
 	Peer   string             `json:"peer"`
 	Case   string             `json:"case,omitempty"`
 	X      float64            `json:"x,omitempty"`
-	Load   float64            `json:"load"` // average of the minute before it began
+	Load   float64            `json:"load"`                 // average of the minute before it began
+	Stolen float64            `json:"stolen_pct,omitempty"` // of the CPUs by other virtual machines, meanwhile
 	Values map[string]float64 `json:"values"`
 }
 

@@ -1,8 +1,10 @@
 package report
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Spread is what several rounds gave.
@@ -32,7 +34,7 @@ type Ratio struct {
 }
 
 // RatiosOf are the scenario's, for each case and peer. Rounds in which one of
-// the two is missing, or zero, don't count.
+// the two is missing, zero, or too short don't count.
 func (s *Scenario) RatiosOf() (out []Ratio) {
 	for _, r := range s.rows() {
 		if r.peer == Subject {
@@ -44,9 +46,9 @@ func (s *Scenario) RatiosOf() (out []Ratio) {
 				if x.Peer != r.peer || x.Case != r.kase {
 					continue
 				}
-				mine, ok := s.find(Subject, r.kase, x.Round, m)
-				theirs, ok2 := x.Values[m]
-				if ok && ok2 && mine > 0 && theirs > 0 {
+				y, ok := s.find(Subject, r.kase, x.Round)
+				mine, theirs := y.Values[m], x.Values[m]
+				if ok && mine > 0 && theirs > 0 && !x.shortFor(m) && !y.shortFor(m) {
 					v = append(v, mine/theirs)
 				}
 			}
@@ -58,30 +60,39 @@ func (s *Scenario) RatiosOf() (out []Ratio) {
 	return out
 }
 
-func (s *Scenario) find(peer, kase string, round int, metric string) (float64, bool) {
+func (s *Scenario) find(peer, kase string, round int) (Sample, bool) {
 	for _, x := range s.Samples {
 		if x.Peer == peer && x.Case == kase && x.Round == round {
-			v, ok := x.Values[metric]
-			return v, ok
+			return x, true
 		}
 	}
-	return 0, false
+	return Sample{}, false
 }
 
 // Loses says whether a rival is ahead of the subject, beyond what rounds differ
 // by: in every round, and by more than a twentieth.
 func (r Ratio) Loses() bool {
-	if r.Limit {
+	if Metrics()[r.Metric].Smaller {
+		return !r.Limit && r.Min > 1.05
+	}
+	return !r.Limit && r.Max < 1/1.05
+}
+
+// MostlyLoses says whether it is so in the median, but not in every round.
+func (r Ratio) MostlyLoses() bool {
+	if r.Limit || r.Loses() {
 		return false
 	}
 	if Metrics()[r.Metric].Smaller {
-		return r.Min > 1.05
+		return r.Median > 1.05
 	}
-	return r.Max < 1/1.05
+	return r.Median < 1/1.05
 }
 
 // Superlinear are pairs of neighbouring points between which a metric of the
-// subject grew by more than x did: their exponent is above 1.1.
+// subject grew by more than x did, beyond what noise makes: by an exponent above
+// 1.15, by more than the metric's noise, and above 1 also from the highest of
+// the lower point's rounds to the lowest of the upper one's.
 func (s *Scenario) Superlinear() (out []Growth) {
 	if s.Axis == "" {
 		return nil
@@ -93,15 +104,31 @@ func (s *Scenario) Superlinear() (out []Growth) {
 		pts := s.points(Subject, m)
 		for i := 1; i < len(pts); i++ {
 			a, b := pts[i-1], pts[i]
-			if a.X <= 0 || a.Y <= 0 || b.X <= a.X || b.Y <= 0 {
+			if a.X <= 0 || a.Y <= 0 || b.X <= a.X || b.Y-a.Y <= noise(m) {
 				continue
 			}
-			if e := math.Log(b.Y/a.Y) / math.Log(b.X/a.X); e > 1.1 {
+			by := math.Log(b.X / a.X)
+			if e := math.Log(b.Y/a.Y) / by; e > 1.15 && b.Low > 0 && math.Log(b.Low/a.High)/by > 1 {
 				out = append(out, Growth{Metric: m, From: a, To: b, Exponent: e})
 			}
 		}
 	}
 	return out
+}
+
+// noise is by how much a metric differs without a reason, from one start of a
+// process to another: waits of tenths of a second, ticks of the kernel's clock,
+// pages of memory.
+func noise(metric string) float64 {
+	switch metric {
+	case "seconds", "stop_s", "start_s":
+		return 0.25
+	case "cpu_s":
+		return 0.1
+	case "rss_mb", "idle_rss_mb":
+		return 10
+	}
+	return 0
 }
 
 // Growth of a metric between two points.
@@ -145,6 +172,28 @@ func (r *Run) loads() Spread {
 	return SpreadOf(v)
 }
 
-// Busy says whether the machine did something else when the run began: its own
-// brokers and peers load it later.
-func (r *Run) Busy() bool { return r.LoadStart > 0.25*float64(r.Machine.CPUs) }
+// Busy says by what the machine was kept busy when the run began; "" when by
+// nothing that matters. The run's own brokers and peers load it later. The load
+// average alone says little: it still has what ran a minute before.
+func (r *Run) Busy() string {
+	var why []string
+	if r.LoadStart > 0.75*float64(r.Machine.CPUs) {
+		why = append(why, fmt.Sprintf("load average %s on %d CPUs", number(r.LoadStart, 1), r.Machine.CPUs))
+	}
+	if r.InUse != nil && *r.InUse > 10 {
+		why = append(why, fmt.Sprintf("%s %% of the CPUs in use by others", number(*r.InUse, 0)))
+	}
+	return strings.Join(why, ", ")
+}
+
+// stolen is what other virtual machines took of the CPUs during measurements, in
+// percent.
+func (r *Run) stolen() Spread {
+	var v []float64
+	for _, s := range r.Scenarios {
+		for _, x := range s.Samples {
+			v = append(v, x.Stolen)
+		}
+	}
+	return SpreadOf(v)
+}

@@ -18,6 +18,9 @@ func (s *Scenario) Text(w io.Writer) {
 	for _, g := range s.Superlinear() {
 		fmt.Fprintln(w, s.growthLine(g))
 	}
+	if l := s.shortLine(); l != "" {
+		fmt.Fprintln(w, l)
+	}
 	for _, l := range s.LeftOut {
 		fmt.Fprintln(w, "left out:", l)
 	}
@@ -31,9 +34,9 @@ func (s *Scenario) growthLine(g Growth) string {
 // table has a line for each peer and case: min, median and max over rounds.
 func (s *Scenario) table(markdown bool) table.Writer {
 	t := newTable(markdown)
-	cases := false
+	cases, stolen := false, false // a column for what stands in it only
 	for _, x := range s.Samples {
-		cases = cases || x.Case != ""
+		cases, stolen = cases || x.Case != "", stolen || x.Stolen >= 1
 	}
 	head := table.Row{}
 	if cases {
@@ -54,21 +57,29 @@ func (s *Scenario) table(markdown bool) table.Writer {
 			line = append(line, r.kase)
 		}
 		rounds := 0
-		var v []float64
+		var v, taken []float64
 		for _, x := range s.Samples {
 			if x.Peer == r.peer && x.Case == r.kase {
 				rounds++
-				v = append(v, x.Load)
+				v, taken = append(v, x.Load), append(taken, x.Stolen)
 			}
 		}
 		line = append(line, r.peer, rounds)
 		for _, m := range shown {
 			line = append(line, spreadText(SpreadOf(s.values(r, m)), Metrics()[m].Digits))
 		}
-		t.AppendRow(append(line, spreadText(SpreadOf(v), 1)))
+		line = append(line, spreadText(SpreadOf(v), 1))
+		if stolen {
+			line = append(line, spreadText(SpreadOf(taken), 0))
+		}
+		t.AppendRow(line)
 	}
 	t.ResetHeaders()
-	t.AppendHeader(append(head, "load before"))
+	head = append(head, "load before")
+	if stolen {
+		head = append(head, "CPUs stolen, %")
+	}
+	t.AppendHeader(head)
 	return t
 }
 
@@ -103,6 +114,8 @@ func (s *Scenario) ratioTable() table.Writer {
 			loses = "a limit"
 		case r.Loses():
 			loses = "loses"
+		case r.MostlyLoses():
+			loses = "loses in the median"
 		}
 		t.AppendRow(table.Row{what, r.Peer, r.N, number(r.Min, 2), number(r.Median, 2), number(r.Max, 2), better, loses})
 	}

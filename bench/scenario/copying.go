@@ -8,6 +8,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/bench/lab"
 	"github.com/lockstep-kafka/lockstep/bench/measure"
 	"github.com/lockstep-kafka/lockstep/bench/peer"
+	"github.com/lockstep-kafka/lockstep/bench/report"
 )
 
 // copying watches a peer that copies a topic until all is there.
@@ -109,9 +110,20 @@ func (c *copying) figures(first, last reading) map[string]float64 {
 	if gb <= 0 || seconds <= 0 {
 		return v
 	}
+	lasted(v, last.at.Sub(first.at), last.proc.CPU-first.proc.CPU)
 	v["mb_s"] = gb * 1000 / seconds
 	v["cpu_s_gb"] = (last.proc.CPU - first.proc.CPU).Seconds() / gb
 	v["source_cpu_s_gb"] = (last.source.CPU - first.source.CPU).Seconds() / gb
 	v["dest_cpu_s_gb"] = (last.broker.CPU - first.broker.CPU).Seconds() / gb
 	return v
+}
+
+// lasted notes of how much time, and how much of a process's CPU time, figures
+// are made; of several measurements the shortest.
+func lasted(v map[string]float64, took, cpu time.Duration) {
+	for k, d := range map[string]time.Duration{report.MeasuredSeconds: took, report.MeasuredCPU: cpu} {
+		if old, ok := v[k]; !ok || d.Seconds() < old {
+			v[k] = d.Seconds()
+		}
+	}
 }

@@ -16,7 +16,7 @@ func latency(l *lab.Lab, o Options) *Scenario {
 	rates, lasts, rounds, mm2 := []int{1000, 20_000}, 10*time.Second, 2, 1
 	switch o.Mode {
 	case Quick:
-		rates, lasts, rounds, mm2 = []int{1000}, 6*time.Second, 1, 0
+		rates, lasts, mm2 = []int{1000}, 6*time.Second, 0
 	case Full:
 		lasts, rounds, mm2 = time.Minute, 5, 5
 	}
@@ -36,8 +36,8 @@ func latency(l *lab.Lab, o Options) *Scenario {
 		end      func()
 	}
 	n := 0
-	add := func(name string, maxRounds int, start func(ctx context.Context, topic string) (started, error)) {
-		s.Runs = append(s.Runs, Run{Peer: name, MaxRounds: maxRounds, Do: func(ctx context.Context, _ int) (out []report.Sample, err error) {
+	add := func(name string, sure int, start func(ctx context.Context, topic string) (started, error)) {
+		s.Runs = append(s.Runs, Run{Peer: name, Sure: sure, Do: func(ctx context.Context, _ int) (out []report.Sample, err error) {
 			defer tidy(ctx, l)
 			n++
 			topic := fmt.Sprintf("latency-%d", n)

@@ -150,6 +150,11 @@ func proxied(ctx context.Context, l *lab.Lab, topic, addr string, pid int, bytes
 		return nil, fmt.Errorf("consume: %w", err)
 	}
 	v := map[string]float64{"produce_mb_s": in["mb_s"], "consume_mb_s": out["mb_s"]}
+	for _, k := range []string{report.MeasuredSeconds, report.MeasuredCPU} {
+		if x, ok := in[k]; ok {
+			v[k] = min(x, out[k])
+		}
+	}
 	if pid != 0 {
 		v["produce_cpu_s_gb"], v["consume_cpu_s_gb"], v["rss_mb"] = in["cpu_s_gb"], out["cpu_s_gb"], out["rss_mb"]
 	}

@@ -3,6 +3,7 @@ package scenario
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -38,25 +39,48 @@ type Scenario struct {
 
 // Run is one peer's turn in a round. Several samples: one for each case.
 type Run struct {
-	Peer      string
-	MaxRounds int // 0: all of the scenario's
-	Do        func(ctx context.Context, round int) ([]report.Sample, error)
+	Peer  string
+	Sure  int  // rounds behind so many only when time is left; 0: all are sure
+	Warms bool // takes part in a round before the first, which doesn't count: the brokers' compilers find out what to do
+	Do    func(ctx context.Context, round int) ([]report.Sample, error)
+}
+
+// Spare says that a round of this peer is only for when time is left.
+func (r Run) Spare(round int) bool { return r.Sure > 0 && round >= r.Sure }
+
+// Spared notes that there was no time for it.
+func (s *Scenario) Spared(r Run, round int) {
+	s.LeftOut = append(s.LeftOut, fmt.Sprintf("%s: %s, for want of time", r.Peer, Rounds(round, round+1)))
+}
+
+// Rounds names the rounds from one on up to another.
+func Rounds(from, to int) string {
+	if to == from+1 {
+		return fmt.Sprintf("round %d", to)
+	}
+	return fmt.Sprintf("rounds %d to %d", from+1, to)
+}
+
+// FirstRound is -1 for a scenario that is to be warmed up, else 0.
+func (s *Scenario) FirstRound() int {
+	if slices.ContainsFunc(s.Runs, func(r Run) bool { return r.Warms }) {
+		return -1
+	}
+	return 0
 }
 
 // Order is who takes part in a round, and in which order: each round another
 // begins, and every second one goes backwards.
 func (s *Scenario) Order(round int) []Run {
-	var runs []Run
-	for _, r := range s.Runs {
-		if r.MaxRounds == 0 || round < r.MaxRounds {
-			runs = append(runs, r)
-		}
+	if round < 0 {
+		return slices.DeleteFunc(slices.Clone(s.Runs), func(r Run) bool { return !r.Warms })
 	}
+	runs := slices.Clone(s.Runs)
 	if len(runs) == 0 {
 		return nil
 	}
 	first := round % len(runs)
-	runs = append(slices.Clone(runs[first:]), runs[:first]...)
+	runs = append(runs[first:], s.Runs[:first]...)
 	if round%2 == 1 {
 		slices.Reverse(runs)
 	}

@@ -14,19 +14,31 @@ import (
 
 // Nobody is always first, and nobody always runs behind the same neighbour.
 func TestOrderTurns(t *testing.T) {
-	s := &Scenario{Runs: []Run{{Peer: "a"}, {Peer: "b"}, {Peer: "c", MaxRounds: 1}}}
+	s := &Scenario{Runs: []Run{{Peer: "a", Warms: true}, {Peer: "b", Warms: true}, {Peer: "c", Sure: 1}}}
 	names := func(round int) (out string) {
 		for _, r := range s.Order(round) {
 			out += r.Peer
 		}
 		return out
 	}
-	require.Equal(t, "abc", names(0))
-	require.Equal(t, "ab", names(1))
-	require.Equal(t, "ab", names(2))
-	s.Runs[2].MaxRounds = 0
 	require.Equal(t, []string{"abc", "acb", "cab", "cba"}, []string{names(0), names(1), names(2), names(3)})
-	require.Empty(t, (&Scenario{Runs: []Run{{MaxRounds: 1}}}).Order(5))
+	require.Equal(t, -1, s.FirstRound())
+	require.Equal(t, "ab", names(-1), "the warm-up")
+	require.Len(t, s.Runs, 3)
+	require.Empty(t, (&Scenario{}).Order(5))
+	require.Zero(t, (&Scenario{Runs: []Run{{Peer: "a"}}}).FirstRound())
+}
+
+// What is only run when time is left is named when it wasn't.
+func TestSpareRounds(t *testing.T) {
+	r := Run{Peer: "slow", Sure: 1}
+	require.False(t, r.Spare(0))
+	require.True(t, r.Spare(1))
+	require.False(t, Run{}.Spare(9))
+	s := &Scenario{}
+	s.Spared(r, 1)
+	require.Equal(t, []string{"slow: round 2, for want of time"}, s.LeftOut)
+	require.Equal(t, "rounds 2 to 3", Rounds(1, 3))
 }
 
 // Every scenario of every mode says what it shows, with columns that exist.
@@ -64,6 +76,7 @@ func TestFiguresCountFromTheFirstRecords(t *testing.T) {
 	last := reading{at: began.Add(30 * time.Second), records: 3_000_000, proc: u(14 * time.Second), source: u(2 * time.Second), broker: u(5 * time.Second)}
 	require.Equal(t, map[string]float64{
 		"mb_s": 200, "cpu_s_gb": 2, "source_cpu_s_gb": 0.5, "dest_cpu_s_gb": 2, "rss_mb": 50, "startup_s": 20, "startup_cpu_s": 10,
+		report.MeasuredSeconds: 10, report.MeasuredCPU: 4,
 	}, c.figures(first, last))
 	all := c.figures(reading{}, last)
 	require.InDelta(t, 100, all["mb_s"], 0, "all came at once: from the start")

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/lockstep-kafka/lockstep/bench/lab"
+	"github.com/lockstep-kafka/lockstep/bench/measure"
+	"github.com/lockstep-kafka/lockstep/bench/scenario"
+)
+
+// alone makes sure that this is the machine's only bench: two would measure one
+// another. An abstract socket leaves no file, and its owner's death frees it.
+func alone(ctx context.Context) (release func(), err error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", "@lockstep-bench")
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, errors.New("another bench runs on this machine; two would measure one another: wait for its end")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("is another bench running? %w", err)
+	}
+	return func() { _ = l.Close() }, nil
+}
+
+// room makes sure that the brokers' logs will find room.
+func room(s settings) error {
+	gib := map[scenario.Mode]float64{scenario.Quick: 6, scenario.Core: 12, scenario.Full: 30, scenario.Growth: 4, scenario.Proxy: 8}[s.mode]
+	need := max(gib*s.scale, 1) * (1 << 30)
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(os.TempDir(), &fs); err != nil {
+		return fmt.Errorf("folder for temporary files %s: %w", os.TempDir(), err)
+	}
+	if free := float64(fs.Bavail) * float64(fs.Bsize); free < need {
+		return fmt.Errorf("the brokers' logs need %.0f GB, and %s, the folder for temporary files, has %.1f GB left: let TMPDIR name another one",
+			need/1e9, os.TempDir(), free/1e9)
+	}
+	return nil
+}
+
+// inUse says how much of the CPUs, in percent, others use now, stolen time
+// included.
+func inUse(ctx context.Context) (*float64, error) {
+	before, err := measure.CPUs()
+	if err != nil {
+		return nil, err
+	}
+	if err := lab.Sleep(ctx, 2*time.Second); err != nil {
+		return nil, err
+	}
+	after, err := measure.CPUs()
+	if err != nil {
+		return nil, err
+	}
+	used, stolen := measure.Share(before, after)
+	used += stolen
+	return &used, nil
+}
