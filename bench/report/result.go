@@ -24,7 +24,7 @@ type Run struct {
 	Machine   measure.Machine   `json:"machine"`
 	LoadStart float64           `json:"load_start"`                 // of the last minute, before anything was started
 	InUse     *float64          `json:"in_use_start_pct,omitempty"` // of the CPUs by others, then; nil: not measured
-	Scale     float64           `json:"scale"`      // of amounts of data; 1: as described
+	Scale     float64           `json:"scale"`                      // of amounts of data; 1: as described
 	Versions  map[string]string `json:"versions"`
 	Settings  map[string]string `json:"settings"`
 	LeftOut   []string          `json:"left_out,omitempty"` // what was not measured, and why
