@@ -231,7 +231,7 @@ func (u *suite) turn(ctx context.Context, s *scenario.Scenario, r scenario.Run, 
 	if err != nil {
 		return nil, err
 	}
-	samples, failed := r.Do(ctx, max(round, 0))
+	samples, failed := r.Do(ctx, round)
 	after, err := measure.CPUs()
 	if err != nil {
 		return nil, err

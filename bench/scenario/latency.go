@@ -37,7 +37,11 @@ func latency(l *lab.Lab, o Options) *Scenario {
 	}
 	n := 0
 	add := func(name string, sure int, start func(ctx context.Context, topic string) (started, error)) {
-		s.Runs = append(s.Runs, Run{Peer: name, Sure: sure, Do: func(ctx context.Context, _ int) (out []report.Sample, err error) {
+		s.Runs = append(s.Runs, Run{Peer: name, Sure: sure, Warms: sure == 0, Do: func(ctx context.Context, round int) (out []report.Sample, err error) {
+			rates, lasts := rates, lasts
+			if round < 0 { // the warm-up
+				rates, lasts = rates[len(rates)-1:], time.Second
+			}
 			defer tidy(ctx, l)
 			n++
 			topic := fmt.Sprintf("latency-%d", n)

@@ -41,7 +41,7 @@ type Scenario struct {
 type Run struct {
 	Peer  string
 	Sure  int  // rounds behind so many only when time is left; 0: all are sure
-	Warms bool // takes part in a round before the first, which doesn't count: the brokers' compilers find out what to do
+	Warms bool // takes part in a round before the first, -1, which doesn't count: the brokers' compilers find out what to do
 	Do    func(ctx context.Context, round int) ([]report.Sample, error)
 }
 
