@@ -194,6 +194,16 @@ func TestPage(t *testing.T) {
 	empty.Started = time.Unix(2e9, 0)
 	empty.Scenarios[0].Samples, empty.Scenarios[0].LeftOut = nil, []string{"no time"}
 	require.NotEmpty(t, newest([]*Run{results(), empty})[0].Samples, "nothing doesn't replace something")
+
+	far, near := results(), results()
+	near.Started = time.Unix(2e9, 0)
+	far.Scenarios[0].Samples[0].X, near.Scenarios[0].Samples[0].X = 5000, 1000
+	require.Same(t, far, newest([]*Run{near, far})[0].run, "of growth the one that goes furthest")
+	near.LoadStart = 0.5
+	require.NotEmpty(t, far.Busy())
+	require.Same(t, near, newest([]*Run{near, far})[0].run, "but no busy one in place of a quiet one")
+	far.Started, near.Started = near.Started, far.Started
+	require.Same(t, near, newest([]*Run{near, far})[0].run)
 }
 
 // svg checks that a file is well-formed and shows a word.
@@ -291,4 +301,47 @@ func TestPageSaysThatTheMachineWasBusy(t *testing.T) {
 	require.Contains(t, at(0.4, 60), "the machine was busy before the run began (60 % of the CPUs in use by others)")
 	require.NotContains(t, at(0.6, 2), "the machine was busy", "what go build left in the load average")
 	require.Contains(t, at(0.6, 2), "CPUs: 2.0 % in use by others before the start")
+}
+
+// A chart shows who has a value, marks limits, and has a line of linear growth
+// to compare with.
+func TestChartsMarkLimits(t *testing.T) {
+	dir := t.TempDir()
+	s := scenario()
+	s.Samples = append(s.Samples, Sample{Round: 1, Peer: "silent", Values: map[string]float64{"cpu_s_gb": 1}})
+	name, err := s.Draw(dir)
+	require.NoError(t, err)
+	svg(t, filepath.Join(dir, name), "bare relay (limit)")
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "silent")
+
+	g := &Scenario{Name: "g", Title: "G", Axis: "groups", Chart: "seconds", Metrics: []string{"seconds", "mb_s"}}
+	for _, x := range []float64{10, 100} {
+		g.Samples = append(g.Samples, Sample{Peer: Subject, X: x, Values: map[string]float64{"seconds": 0.12, "mb_s": x}})
+	}
+	name, err = g.Draw(dir)
+	require.NoError(t, err)
+	svg(t, filepath.Join(dir, name), "linear growth")
+	svg(t, filepath.Join(dir, name), ">0.05<")
+	g.Chart = "mb_s"
+	_, err = g.Draw(dir)
+	require.NoError(t, err)
+	b, err = os.ReadFile(filepath.Join(dir, name))
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "linear growth", "more is better")
+}
+
+func TestLogTicks(t *testing.T) {
+	var labels []string
+	for _, k := range logTicks(0.09, 2.2) {
+		if k.Label != "" {
+			labels = append(labels, k.Label)
+		}
+	}
+	require.Equal(t, []string{"0.1", "0.2", "0.5", "1", "2"}, labels)
+	require.Len(t, logTicks(1, 9.5), 9)
+	for _, k := range logTicks(1, 5000) {
+		require.NotEqual(t, "2", k.Label, "many decades: a label each")
+	}
 }

@@ -161,6 +161,14 @@ func (s *Scenario) points(peer, metric string) (out []point) {
 	return out
 }
 
+// furthest is the largest x.
+func (s *Scenario) furthest() (x float64) {
+	for _, v := range s.Samples {
+		x = max(x, v.X)
+	}
+	return x
+}
+
 // loads are the lowest and highest load average before a measurement.
 func (r *Run) loads() Spread {
 	var v []float64
