@@ -17,6 +17,7 @@ import (
 type Reader struct {
 	conn *kconn.Conn
 	req  *kmsg.FetchRequest
+	took []Batch
 	// Next are the offsets to go on at, by partition.
 	Next map[int32]int64
 }
@@ -48,6 +49,12 @@ func (r *Reader) Close() { _ = r.conn.Close() }
 // Fetch asks once for all partitions and returns how many records came.
 // Partitions take turns as to who is first.
 func (r *Reader) Fetch(ctx context.Context) (records int64, err error) {
+	return r.Take(ctx, func([]Batch) error { return nil })
+}
+
+// Take is Fetch, and hands over the batches, which are valid until take returns.
+func (r *Reader) Take(ctx context.Context, take func([]Batch) error) (records int64, err error) {
+	r.took = r.took[:0]
 	ps := r.req.Topics[0].Partitions
 	ps = append(ps[1:], ps[0])
 	for i := range ps {
@@ -86,10 +93,11 @@ func (r *Reader) Fetch(ctx context.Context) (records int64, err error) {
 				}
 				records += int64(batch.NumRecords())
 				r.Next[p.Partition] = batch.NextOffset()
+				r.took = append(r.took, Batch{p.Partition, batch})
 			}
 		}
 	}
-	return records, nil
+	return records, take(r.took)
 }
 
 // EndOffset is where a partition ends, as it is told at addr.

@@ -25,9 +25,10 @@ func latency(l *lab.Lab, o Options) *Scenario {
 	}
 	s := &Scenario{
 		Scenario: report.Scenario{
-			Name: "latency", Title: "Replication latency", Chart: "p99_ms", Ratios: []string{"p50_ms", "p99_ms"}, Limits: []string{"source"},
+			Name: "latency", Title: "Replication latency", Chart: "p99_ms", Ratios: []string{"p50_ms", "p99_ms"}, Limits: []string{"bare pass", "source"},
 			About: "From the producer's acknowledgement on the source to the arrival at a consumer on the destination (of Lockstep: through its proxy), 1 KiB records, 4 partitions, " +
 				"sent on a fixed schedule whatever the answers. The columns from when a record was due count the producer's own delay too, so that nothing is omitted by a sender that waits. " +
+				"\"bare pass\" reads and writes each batch as it is, one request after the other, and its consumer reads from the broker: what two brokers and this machine take for it. " +
 				"\"source\" is a consumer on the source: no mirror at all.",
 			Metrics: []string{"p50_ms", "p99_ms", "p999_ms", "max_ms", "due_p50_ms", "due_p99_ms", "cpu_pct", "rss_mb"},
 		},
@@ -97,6 +98,13 @@ func latency(l *lab.Lab, o Options) *Scenario {
 			return started{p, l.Dest.Addr(1), mo.Remote(), p.End}, nil
 		})
 	}
+	add("bare pass", 0, func(ctx context.Context, topic string) (started, error) {
+		p, err := peer.StartPass(ctx, l, topic, 4)
+		if err != nil {
+			return started{}, err
+		}
+		return started{p, l.Dest.Addr(1), topic, p.End}, nil
+	})
 	add("source", 0, func(_ context.Context, topic string) (started, error) {
 		return started{nil, l.Source.Addr(1), topic, func() {}}, nil
 	})
