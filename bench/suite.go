@@ -46,7 +46,7 @@ func measureAll(ctx context.Context, s settings) error {
 		Mode: string(s.mode), Started: u.began.UTC().Truncate(time.Second), Machine: measure.ThisMachine(), LoadStart: measure.Load(), Scale: s.scale,
 		Versions: versions(ctx), Settings: map[string]string{
 			"Lockstep":                 "default configuration, acks=" + s.acks,
-			"Brokers":                  "one each, heap 1 GiB, G1, replication factor 1, default configuration but for two network and three I/O threads",
+			"Brokers":                  "one each, heap and collector as Kafka's scripts set them (1 GiB, G1), replication factor 1, default configuration but for two network and three I/O threads",
 			"kgo copier":               "franz-go's defaults; tuned: fetches of 32 MiB (4 MiB for a partition), batches of 1 MB, linger 5 ms, acks=1, not idempotent",
 			"MirrorMaker 2":            "heap 2 GiB, defaults but for replication factors of 1; tuned: " + peer.MM2Settings,
 			"Bare relay":               "reads a socket into a buffer of 256 KiB and writes it to another; the bytes are the topic's, from the source broker's files",

@@ -90,12 +90,17 @@ func Open(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, nil
 }
 
-// broker is a broker with the compiler and the collector that servers run
-// with, not those that make tests start quickly.
+// JVMScript is what Kafka's own kafka-run-class.sh gives every JVM, if nothing
+// else is asked for.
+var JVMScript = []string{"-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"}
+
+// broker is a broker with the compiler, the collector and the heap that Kafka's
+// own scripts start servers with, not those that make tests start quickly: a heap
+// that begins small is collected many times as often.
 func (l *Lab) broker(name string, listeners ...testkafka.Listener) testkafka.Options {
 	return testkafka.Options{
 		Name: name, Heap: "1g", Listeners: listeners, Logf: l.Logf,
-		JVMArgs: []string{"-XX:TieredStopAtLevel=4", "-XX:ReservedCodeCacheSize=128m", "-XX:-UseSerialGC", "-XX:+UseG1GC"},
+		JVMArgs: append([]string{"-Xms1g", "-XX:TieredStopAtLevel=4", "-XX:ReservedCodeCacheSize=128m", "-XX:-UseSerialGC"}, JVMScript...),
 		Props: map[string]string{
 			"log.segment.delete.delay.ms": "1000", "log.cleaner.dedupe.buffer.size": "67108864",
 			"log.retention.check.interval.ms": "3600000", "message.max.bytes": "4194304",

@@ -65,8 +65,9 @@ func StartMM2(ctx context.Context, l *lab.Lab, o MM2Options) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(l, "mirrormaker2", "java", tmp, "-XX:-UsePerfData", "-Xms256M", "-Xmx2G", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-		"-cp", jars, "org.apache.kafka.connect.mirror.MirrorMaker", path)
+	args := append([]string{tmp, "-XX:-UsePerfData", "-Xms256M", "-Xmx2G"}, lab.JVMScript...) // as its script starts it
+	return start(l, "mirrormaker2", "java", append(args, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-cp", jars, "org.apache.kafka.connect.mirror.MirrorMaker", path)...)
 }
 
 // mm2Properties leaves all at its default but what a destination of one broker

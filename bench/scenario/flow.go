@@ -169,7 +169,10 @@ func (c *counting) run(ctx context.Context, producer *kgo.Client) (*latencies, e
 				r.acked.Store(int64(time.Since(c.base)))
 			})
 		}
-		if err := lab.Sleep(ctx, time.Millisecond/2); err != nil {
+		if i == len(c.records) {
+			break
+		}
+		if err := lab.Sleep(ctx, max(due(i)-time.Since(start), time.Millisecond/2)); err != nil {
 			return nil, err
 		}
 	}
