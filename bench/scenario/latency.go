@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/lockstep-kafka/lockstep/bench/lab"
 	"github.com/lockstep-kafka/lockstep/bench/peer"
 	"github.com/lockstep-kafka/lockstep/bench/report"
-	"github.com/lockstep-kafka/lockstep/internal/testkafka"
 )
 
 // latency measures from the producer's ack on the source to the arrival at a
@@ -32,8 +29,7 @@ func latency(l *lab.Lab, o Options) *Scenario {
 				"\"source\" is a consumer on the source: no mirror at all.",
 			Metrics: []string{"p50_ms", "p99_ms", "p999_ms", "max_ms", "due_p50_ms", "due_p99_ms", "cpu_pct", "rss_mb"},
 		},
-		Rounds:  rounds,
-		Prepare: func(ctx context.Context) error { return warmPaths(ctx, l) },
+		Rounds: rounds,
 	}
 	type started struct {
 		p        *peer.Process
@@ -43,9 +39,9 @@ func latency(l *lab.Lab, o Options) *Scenario {
 	n := 0
 	add := func(name string, sure int, start func(ctx context.Context, topic string) (started, error)) {
 		s.Runs = append(s.Runs, Run{Peer: name, Sure: sure, Warms: sure == 0, Do: func(ctx context.Context, round int) (out []report.Sample, err error) {
-			rates, lasts := rates, lasts
+			lasts := lasts
 			if round < 0 { // the warm-up
-				rates, lasts = rates[len(rates)-1:], time.Second
+				lasts = time.Second
 			}
 			defer tidy(ctx, l)
 			n++
@@ -64,7 +60,7 @@ func latency(l *lab.Lab, o Options) *Scenario {
 					from: l.Source.Addr(1), to: st.to, topic: topic, dst: st.name, partitions: 4, record: 1024,
 					rate: int(l.Count(int64(rate), 100)), warm: warm, lasts: lasts, proc: st.p,
 				}
-				warm = peerWarm / 2 // the path is warm, but for this rate
+				warm = peerWarm / 2
 				v, err := f.measure(ctx)
 				if err != nil {
 					return out, err
@@ -111,31 +107,8 @@ func latency(l *lab.Lab, o Options) *Scenario {
 	return s
 }
 
-// A JVM compiles what it runs often while it runs, which takes processors from
-// all that is measured for as long. So the brokers work brokerWarm long before
-// anybody's turn, and each peer peerWarm long before it counts.
-const (
-	brokerWarm = 20 * time.Second
-	peerWarm   = 10 * time.Second
-)
-
-// warmPaths has small records produced and consumed at both brokers at once,
-// without any peer.
-func warmPaths(ctx context.Context, l *lab.Lab) error {
-	const topic = "latency-warm"
-	defer tidy(ctx, l)
-	var all errgroup.Group
-	for _, c := range []*testkafka.Cluster{l.Source, l.Dest} {
-		if err := lab.Create(ctx, c, topic, 4, nil); err != nil {
-			return err
-		}
-		all.Go(func() error {
-			_, err := flow{from: c.Addr(1), to: c.Addr(1), topic: topic, dst: topic, partitions: 4, record: 1024, rate: 1000, warm: brokerWarm}.measure(ctx)
-			return err
-		})
-	}
-	if err := all.Wait(); err != nil {
-		return fmt.Errorf("warm up: %w", err)
-	}
-	return nil
-}
+// peerWarm is how long a peer works before it counts, at the first rate; half of
+// it at each later one. A JVM compiles what it runs often while it runs, and takes
+// processors from all that is measured for as long: a peer's own, here; the
+// brokers', in the warm-up round.
+const peerWarm = 10 * time.Second
