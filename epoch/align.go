@@ -98,29 +98,70 @@ func (a *Alignment) Next() AlignStep {
 	if a.Record == nil {
 		return AlignStep{Do: AlignReadPair}
 	}
-	switch a.Record.Reading {
-	case Absent, Present:
-	case Garbled:
-		return AlignStep{Do: AlignFail, Why: "the source's ledger is not understood: " + a.Record.Err}
-	default:
-		return AlignStep{Do: AlignFail, Retry: true, Why: "the source's ledger cannot be read: " + a.Record.Err}
-	}
-	switch CheckLoop(a.Book.Self.Cluster, true, a.Cluster, *a.Record) {
-	case LoopFail:
-		return AlignStep{Do: AlignFail, Why: "mirror loop: the source " + a.Cluster + " mirrors this topic from here, directly or over other clusters. Stop one of the two"}
-	case LoopWait:
-		return AlignStep{Do: AlignWait, Why: "the source is " + string(a.Record.State) + " itself"}
+	if s, bad := a.source(); bad {
+		return s
 	}
 	return a.phaseOne()
 }
 
+// Rehearse tells beforehand, while clients still write, whether a start can
+// succeed, so that one that can't doesn't take the topic from them:
+// AlignReadPair, AlignReadLocal (only LiveNative counts), AlignWait, AlignFail,
+// or AlignGate when nothing speaks against it. It takes nothing from Next,
+// which asks everything again behind the gate.
+func (a *Alignment) Rehearse() AlignStep {
+	if a.Record == nil {
+		return AlignStep{Do: AlignReadPair}
+	}
+	if s, bad := a.source(); bad {
+		s.Retry = s.Retry && !a.Record.Bare // it stays so until somebody changes an address
+		return s
+	}
+	if pair, _ := a.pair(); pair.None() && !a.Discard {
+		switch {
+		case a.Local == nil:
+			return AlignStep{Do: AlignReadLocal}
+		case a.Local.LiveNative:
+			return a.foreign("")
+		}
+	}
+	return AlignStep{Do: AlignGate}
+}
+
+// source judges what was read of the source; bad: it is not to be mirrored, or
+// not yet.
+func (a *Alignment) source() (s AlignStep, bad bool) {
+	switch r := a.Record; r.Reading {
+	case Absent, Present:
+	case Garbled:
+		return AlignStep{Do: AlignFail, Why: "the source's ledger is not understood: " + r.Err}, true
+	default:
+		return AlignStep{Do: AlignFail, Retry: true, Why: "the source's ledger cannot be read: " + r.Err}, true
+	}
+	switch CheckLoop(a.Book.Self.Cluster, true, a.Cluster, *a.Record) {
+	case LoopFail:
+		return AlignStep{Do: AlignFail, Why: "mirror loop: the source " + a.Cluster + " mirrors this topic from here, directly or over other clusters. Stop one of the two"}, true
+	case LoopWait:
+		return AlignStep{Do: AlignWait, Why: "the source is " + string(a.Record.State) + " itself"}, true
+	}
+	return s, false
+}
+
+// pair is what phase one's cut rests on.
+func (a *Alignment) pair() (Pair, PairHolder) {
+	return ChoosePair(a.Record.PairsNow(a.TopicID), a.Book.Self, a.Book.Pairs, a.Record.Identity(a.Cluster, a.TopicID))
+}
+
+func (a *Alignment) foreign(keep string) AlignStep {
+	return AlignStep{Do: AlignFail, Why: fmt.Sprintf("this topic holds records of its own, and nothing says that they are the source's: lockstep start --discard-local drops them (diverged export lists them then)%s (source %s)", keep, a.Cluster)}
+}
+
 func (a *Alignment) phaseOne() AlignStep {
-	us := a.Book.Self
-	pair, holder := ChoosePair(a.Record.PairsNow(a.TopicID), us, a.Book.Pairs, a.Record.Identity(a.Cluster, a.TopicID))
+	pair, holder := a.pair()
 	empty := AlignStep{Do: AlignCut, Empty: true, Live: a.Local.VEnd > a.Local.VStart, Pair: pair, Holder: holder}
 	if pair.None() {
 		if a.Local.LiveNative && !a.Discard {
-			return AlignStep{Do: AlignFail, Why: fmt.Sprintf("this topic holds records of its own, and nothing says that they are the source's: lockstep start --discard-local drops them (diverged export lists them then); lockstep stop keeps them (source %s)", a.Cluster)}
+			return a.foreign("; lockstep stop keeps them")
 		}
 		return empty
 	}

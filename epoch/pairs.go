@@ -179,6 +179,7 @@ const (
 type SourceRecord struct {
 	Reading Reading
 	Err     string // Unreadable, Garbled: what went wrong, with the key
+	Bare    bool   // Unreadable: the source is a mirror, reached past its proxy (H18)
 
 	State   State
 	Before  bool     // phase one's cut of its present mirroring is not made yet

@@ -108,6 +108,10 @@ type EngineOptions struct {
 	// SourceLedger is what the source's own ledger has of a partition, read to
 	// its end after the call.
 	SourceLedger func(ctx context.Context, topic string, partition int32) epoch.SourceRecord
+	// Unready says why an idle partition ([Spec]) of a topic can't be started;
+	// sure: it is no use to wait. A look at the source from before since doesn't
+	// count.
+	Unready func(topic string, since time.Time) (why string, sure bool)
 	// EndTxns ends the transactions open in a destination partition (H9).
 	EndTxns func(ctx context.Context, topic string, partition int32) error
 	// LastGroups syncs the groups' offsets of a partition before it is STOPPED
@@ -170,6 +174,11 @@ func NewEngine(o EngineOptions) *Engine {
 	if o.SourceLedger == nil {
 		o.SourceLedger = func(context.Context, string, int32) epoch.SourceRecord {
 			return epoch.SourceRecord{Reading: epoch.Absent}
+		}
+	}
+	if o.Unready == nil {
+		o.Unready = func(string, time.Time) (string, bool) {
+			return "its mirror is not in the configuration of the instance that owns the partition: declare it there under mirrors", true
 		}
 	}
 	if o.EndTxns == nil {
@@ -276,8 +285,8 @@ type Spec struct {
 	Compacted bool // the destination topic's cleanup.policy contains compact (hazard H1)
 	// KeepsTombs is the source topic's delete.retention.ms (M26); 0: not known.
 	KeepsTombs time.Duration
-	// Idle: not among the mirror's topics now. It obeys commands but start and
-	// resume, is stopped and watched, not mirrored.
+	// Idle: not among the mirror's topics now. It obeys commands, but is not
+	// started from STOPPED; it is stopped and watched, not mirrored.
 	Idle bool
 }
 

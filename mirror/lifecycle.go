@@ -118,9 +118,24 @@ func (p *Partition) obey(ctx context.Context) error {
 	was := p.stepping // what the phase stands for: a write of before may have landed after all
 	p.reload()
 	cmd := p.command()
+	leaves, due := p.leaves(cmd), p.watchDue()
 	p.mu.Unlock()
+	refused := ""
+	if leaves {
+		if due {
+			return p.watch(ctx) // clients may wait for it, however long the start does
+		}
+		var err error
+		if refused, err = p.rehearse(ctx, cmd != nil && cmd.DiscardLocal); err != nil {
+			return err
+		}
+	}
 	took := true
 	err := p.put(ctx, func(r *ledger.Record) {
+		if refused != "" {
+			refuseStart(r, cmd, refused)
+			return
+		}
 		if cmd != nil {
 			took = accepts(r.State, cmd.Desired)
 			note(r, cmd, took)
@@ -141,7 +156,14 @@ func (p *Partition) obey(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.rec.State
+	p.rehearsed = time.Time{}
+	if now == epoch.StateStopped {
+		p.errOp = "" // why a start was held
+		p.report()
+	}
 	switch {
+	case refused != "":
+		p.slog.Warn("start refused: the topic stays STOPPED and writable", "err", refused)
 	case !took:
 		p.slog.Warn("command skipped: it does not fit the state", "state", was, "command", cmd.Desired, "by", cmd.By)
 	case now != was:
@@ -164,6 +186,9 @@ func note(r *ledger.Record, cmd *ledger.Command, fits bool) {
 	r.CommandSeq = cmd.Seq
 	if !fits {
 		return
+	}
+	if r.State == epoch.StateStopped {
+		r.Error = "" // of a start that was refused
 	}
 	again := cmd.Recover
 	if cmd.DiscardLocal && r.State == epoch.StateFailed && r.Previous == epoch.StateLogAlignment {

@@ -179,7 +179,7 @@ func (m *Manager) newEngine(s *source, o MirrorOptions, memory *Memory, metrics 
 		if s.groups != nil {
 			eo.LastGroups = s.groups.last
 		}
-		eo.RefreshSource, eo.Clusters, eo.SourceLedger, eo.Unclean = s.poll.refresh, s.clusters, s.sourceRecord, s.unclean
+		eo.RefreshSource, eo.Clusters, eo.SourceLedger, eo.Unclean, eo.Unready = s.poll.refresh, s.clusters, s.sourceRecord, s.unclean, s.unready
 	}
 	return NewEngine(eo)
 }

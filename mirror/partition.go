@@ -73,6 +73,7 @@ type Partition struct {
 	waitTold   bool
 	retryAt    time.Time // of FAILED; zero: not set
 	stopSince  time.Time
+	rehearsed  time.Time // when a start was first looked at that is held; zero: none is
 	// groupsDone is the STOPPING in whose course group offsets were synced last.
 	groupsDone *epoch.Stop
 	shown      ledger.Tail // what is shown beside a shadow; of another generation than the log's: not known yet

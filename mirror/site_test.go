@@ -36,6 +36,8 @@ type site struct {
 	unclean atomic.Bool
 	cleaner Cleaner
 	ledger  func() epoch.SourceRecord // instead of the source's
+	idle    bool                      // not among the mirror's topics
+	unready func(topic string, since time.Time) (string, bool)
 	endTxns func() error
 	src     *site
 	eng     *Engine
@@ -105,6 +107,7 @@ func (s *site) run() {
 		Clusters: func() (string, string) { return s.name, src.name },
 		Unclean:  func(string) bool { return s.unclean.Load() },
 		Cleaner:  s.cleaner,
+		Unready:  s.unready,
 		EndTxns: func(context.Context, string, int32) error {
 			if s.endTxns == nil {
 				return nil
@@ -123,7 +126,7 @@ func (s *site) run() {
 	wg.Go(func() { _ = eng.Run(ctx) })
 	s.eng = eng
 	s.meta()
-	eng.Add(Spec{Topic: "t", Compacted: s.compact})
+	eng.Add(Spec{Topic: "t", Compacted: s.compact, Idle: s.idle})
 	var once sync.Once
 	s.stop = func() {
 		once.Do(func() {
@@ -286,6 +289,26 @@ func (s *site) is(st ledger.State) {
 		}
 	}
 	s.t.Fatalf("%s: timed out waiting for %s: %s, %s", s.name, st, s.rec().State, s.rec().Error)
+}
+
+// refuses waits until a start has come to nothing, for a reason with this text.
+func (s *site) refuses(text string) {
+	s.t.Helper()
+	eventually(s.t, "the start is refused: "+text, func() bool {
+		r := s.rec()
+		return r.State == epoch.StateStopped && r.Desired == epoch.StateStopped && strings.Contains(r.Error, text)
+	})
+}
+
+// gated is a reading of the source's ledger that is the true one until the
+// gate of a start has closed, r from then on.
+func (s *site) gated(r epoch.SourceRecord) func() epoch.SourceRecord {
+	return func() epoch.SourceRecord {
+		if s.rec().State == epoch.StateStopped {
+			return sourceRecord(s.src.part())
+		}
+		return r
+	}
 }
 
 // shows waits until the virtual log is this, mirroring.

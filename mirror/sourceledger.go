@@ -46,7 +46,7 @@ func (s *source) sourceRecordSince(ctx context.Context, topic string, partition 
 	}
 	switch {
 	case err != nil:
-		return epoch.SourceRecord{Reading: epoch.Unreadable, Err: err.Error()}
+		return epoch.SourceRecord{Reading: epoch.Unreadable, Err: err.Error(), Bare: errors.Is(err, ErrBareMirror)}
 	case v == nil:
 		return epoch.SourceRecord{Reading: epoch.Absent}
 	}

@@ -29,8 +29,8 @@ func (p *Partition) align(ctx context.Context) error {
 		return err
 	}
 	self, source := p.eng.Clusters()
-	if self == "" || source == "" {
-		return errors.New("the clusters' ids are not known yet")
+	if self == "" || source == "" || !src.known {
+		return errNotKnown
 	}
 	al.Book, al.Cluster, al.TopicID, al.Discard = bookOf(rec, self), source, idText(src.id), rec.DiscardLocal
 	al.Book.Self.TopicID = idText(dst.id)

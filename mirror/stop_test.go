@@ -306,7 +306,7 @@ func TestF1StopBeforeTheCut(t *testing.T) {
 	b.write(3)
 	before := b.content()
 	n := b.shownEpoch()
-	b.ledger = func() epoch.SourceRecord { return epoch.SourceRecord{Reading: epoch.Unreadable, Err: "no"} }
+	b.ledger = b.gated(epoch.SourceRecord{Reading: epoch.Unreadable, Err: "no"})
 	b.tuning.RetryAttempts = 1 << 20
 	b.run()
 	b.want(epoch.StateMirroring)

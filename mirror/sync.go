@@ -39,6 +39,7 @@ type source struct {
 	rules  []uncleanRule
 	bare   map[string]bool // topics that the source itself mirrors, read past its proxy
 	err    error           // of the newest sync as a whole
+	synced time.Time       // when the newest one that went well began
 }
 
 // topicSync is a topic as the newest sync left it.
@@ -130,6 +131,7 @@ func (s *source) pending() bool {
 func (s *source) sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
+	began := time.Now()
 	meta, err := brokers(ctx, s.client)
 	if err != nil {
 		return fmt.Errorf("reach the source: %w", err)
@@ -198,7 +200,7 @@ func (s *source) sync(ctx context.Context) error {
 		}
 	}
 	s.mu.Lock()
-	s.topics, s.left = next, left
+	s.topics, s.left, s.synced = next, left, began
 	s.mu.Unlock()
 	s.findLoops()
 	s.poll.refresh()

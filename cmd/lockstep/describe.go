@@ -146,6 +146,9 @@ func notes(p control.Partition) string {
 	if p.Error != "" {
 		out = append(out, p.Error)
 	}
+	if p.Refused != "" {
+		out = append(out, "start was refused: "+p.Refused)
+	}
 	return strings.Join(out, "; ")
 }
 

@@ -265,9 +265,9 @@ func (s *Service) await(ctx context.Context, r Request, found []*ledger.Partitio
 		if left > 0 && ctx.Err() == nil {
 			select {
 			case <-changed:
-				continue
 			case <-ctx.Done():
 			}
+			continue
 		}
 		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -291,6 +291,11 @@ func outcome(v Verb, p *ledger.Partition, seq int64) (string, string) {
 		seq = max(seq, p.Command.Seq)
 	}
 	if seq > r.CommandSeq {
+		if v == Start && p.Live != nil {
+			if st, ok := p.Live.Status(); ok && st.Error != "" {
+				return OutcomeWaiting, st.Error
+			}
+		}
 		return OutcomeWaiting, "the instance that owns it has not taken the command in"
 	}
 	c := p.Command
@@ -305,7 +310,7 @@ func outcome(v Verb, p *ledger.Partition, seq int64) (string, string) {
 		return OutcomeDone, ""
 	case st == goals[v]:
 		return OutcomeDone, ""
-	case st == epoch.StateFailed:
+	case st == epoch.StateFailed, v == Start && st == epoch.StateStopped && r.Error != "":
 		return OutcomeFailed, r.Error
 	}
 	return OutcomeWaiting, ""

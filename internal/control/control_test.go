@@ -429,3 +429,44 @@ func TestForget(t *testing.T) {
 	require.Equal(t, "gone", got.ID)
 	require.Eventually(t, func() bool { return len(s.svc.Instances()) == 2 }, 5*time.Second, 10*time.Millisecond)
 }
+
+// A start that the owner refuses, or holds until the source can be asked, says why; the partition stays STOPPED, and the
+// next start is a new try.
+func TestStartRefusedOrHeld(t *testing.T) {
+	stopped := func(r *ledger.Record) { r.Desired = epoch.StateStopped }
+	t.Run("held", func(t *testing.T) {
+		s := newStand(t)
+		s.partition("a", 0, epoch.StateStopped, stopped)
+		s.view.Partition("a", 0).Live.SetStatus(ledger.Status{Error: "the start waits: source away"})
+		res, err := s.svc.Command(t.Context(), Request{Verb: Start, Selection: Selection{Topics: []string{"a"}}, WaitMillis: 10})
+		require.NoError(t, err)
+		require.False(t, res.Done)
+		require.False(t, res.Failed)
+		require.Equal(t, OutcomeWaiting, res.Partitions[0].Outcome)
+		require.Equal(t, "the start waits: source away", res.Partitions[0].Text)
+		require.Equal(t, res.Partitions[0].Text, res.Partitions[0].Error, "describe says it too")
+	})
+	t.Run("refused", func(t *testing.T) {
+		s := newStand(t)
+		tries := 0
+		s.owner = func(r *ledger.Record, _ *ledger.Command) {
+			if tries++; tries == 1 {
+				r.Desired, r.Error = epoch.StateStopped, "use the proxy"
+			} else {
+				r.State, r.Error = epoch.StateMirroring, ""
+			}
+		}
+		s.partition("b", 0, epoch.StateStopped, stopped)
+		start := Request{Verb: Start, Selection: Selection{Topics: []string{"b"}}}
+		res, err := s.do(start)
+		require.NoError(t, err)
+		require.True(t, res.Failed, "%+v", res)
+		require.Equal(t, "use the proxy", res.Partitions[0].Text)
+		require.Equal(t, epoch.StateStopped, res.Partitions[0].State)
+		require.Equal(t, "use the proxy", res.Partitions[0].Refused)
+		require.Empty(t, res.Partitions[0].Error, "nothing is wrong with it")
+		res, err = s.do(start)
+		require.NoError(t, err)
+		require.True(t, res.Done, "%+v", res)
+	})
+}

@@ -19,6 +19,8 @@ type Partition struct {
 	Desired   ledger.State `json:"desired,omitempty"`
 	Error     string       `json:"error,omitempty"`
 	Retries   int          `json:"retries"`
+	// Refused is, while STOPPED, why the newest start was.
+	Refused string `json:"refused,omitempty"`
 	// Pending is a command that its owner has not taken in yet.
 	Pending string `json:"pending,omitempty"`
 	// WaitingFor are the instances that have not taken in the partition's
@@ -127,6 +129,9 @@ func (s *Service) one(p *ledger.Partition, instances []*ledger.Instance) Partiti
 	}
 	if r := p.Record; r != nil {
 		d.Desired, d.Error, d.Retries, d.Bump, d.Spans, d.Left = r.Desired, r.Error, r.Retries, r.Log.Bump, len(r.Log.Spans), r.Left
+		if r.State == epoch.StateStopped {
+			d.Error, d.Refused = "", r.Error
+		}
 		if sp := r.Log.Open(); sp != nil {
 			d.DestinationEpoch = sp.PEpoch
 			if sp.Kind == epoch.Mirrored {
@@ -154,7 +159,11 @@ func (s *Service) one(p *ledger.Partition, instances []*ledger.Instance) Partiti
 	if t := p.Live.Tail(); t.Known {
 		d.DestinationOffset, d.DestinationEpoch, d.Instance = t.Position, max(t.PEpoch, d.DestinationEpoch), s.o.ID
 	}
-	if st, ok := p.Live.Status(); ok && d.State != epoch.StateStopped {
+	st, ok := p.Live.Status()
+	if ok && d.Pending == string(Start) {
+		d.Error = st.Error // what it waits for
+	}
+	if ok && d.State != epoch.StateStopped {
 		d.SourceOffset, d.SourceEpoch = st.SourceEnd, st.SourceEpoch
 		if d.State == epoch.StateMirroring {
 			d.Held = st.Held

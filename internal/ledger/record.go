@@ -62,7 +62,7 @@ type Record struct {
 	// StateEpoch counts the writes of this record, from 1. A write carries
 	// the epoch of the record it replaces plus one.
 	StateEpoch int64
-	Error      string // why FAILED
+	Error      string // why FAILED; while STOPPED, why the newest start was refused
 	Retries    int    // tries since the last success
 
 	Log epoch.Log // start, spans, chain, bump, maxEpoch
