@@ -136,7 +136,11 @@ func (a *Alignment) source() (s AlignStep, bad bool) {
 	case Garbled:
 		return AlignStep{Do: AlignFail, Why: "the source's ledger is not understood: " + r.Err}, true
 	default:
-		return AlignStep{Do: AlignFail, Retry: true, Why: "the source's ledger cannot be read: " + r.Err}, true
+		why := "the source's ledger cannot be read: " + r.Err
+		if r.Bare {
+			why = r.Err
+		}
+		return AlignStep{Do: AlignFail, Retry: true, Why: why}, true
 	}
 	switch CheckLoop(a.Book.Self.Cluster, true, a.Cluster, *a.Record) {
 	case LoopFail:
