@@ -110,7 +110,7 @@ type EngineOptions struct {
 	SourceLedger func(ctx context.Context, topic string, partition int32) epoch.SourceRecord
 	// Unready says why an idle partition ([Spec]) of a topic can't be started;
 	// sure: it is no use to wait. A look at the source from before since doesn't
-	// count.
+	// count. nil: its mirror is not configured here.
 	Unready func(topic string, since time.Time) (why string, sure bool)
 	// EndTxns ends the transactions open in a destination partition (H9).
 	EndTxns func(ctx context.Context, topic string, partition int32) error
@@ -174,11 +174,6 @@ func NewEngine(o EngineOptions) *Engine {
 	if o.SourceLedger == nil {
 		o.SourceLedger = func(context.Context, string, int32) epoch.SourceRecord {
 			return epoch.SourceRecord{Reading: epoch.Absent}
-		}
-	}
-	if o.Unready == nil {
-		o.Unready = func(string, time.Time) (string, bool) {
-			return "its mirror is not in the configuration of the instance that owns the partition: declare it there under mirrors", true
 		}
 	}
 	if o.EndTxns == nil {

@@ -35,7 +35,10 @@ func (p *Partition) rehearse(ctx context.Context, discard bool) (refused string,
 	}
 	rec, src, dst, since := p.rec, p.src, p.dst, p.rehearsed
 	p.mu.Unlock()
-	if p.idleOnly {
+	switch {
+	case p.idleOnly && p.eng.Unready == nil:
+		return "its mirror is not in the configuration of the instance that owns the partition: declare it there under mirrors", nil
+	case p.idleOnly:
 		why, sure := p.eng.Unready(p.topic, since)
 		if sure {
 			return why, nil
