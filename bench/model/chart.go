@@ -114,7 +114,7 @@ func charts(m *Model, pts []Point) []chart {
 		return func(s Size) float64 { return f(m.Predict(s, Today())) }
 	}
 	check := chart{file: "check.svg", title: "Model (lines) and measured points (dots), one instance", x: "partitions", y: "count, or bytes"}
-	for _, what := range []string{"bytes produced to the ledger", "bytes of the ledger that one instance reads", "bytes of a metadata answer", "ledger transactions for the start of all"} {
+	for _, what := range []string{"bytes produced to the ledger", "bytes of the ledger that one instance reads", "bytes of a metadata answer"} {
 		var model, dots plotter.XYs
 		for _, pt := range pts {
 			for _, c := range m.Compare(pt) {
