@@ -27,7 +27,8 @@ type suite struct {
 	result *report.Run
 	began  time.Time
 	failed []string
-	broken func() error // says whether a broker has died
+	broken func() error      // says whether a broker has died
+	ended  []<-chan struct{} // closed when one has
 }
 
 // measureAll runs the scenarios and writes what they found, also when it has to
@@ -89,7 +90,7 @@ func measureAll(ctx context.Context, s settings) error {
 		return err
 	}
 	defer u.lab.Close()
-	u.broken = u.lab.Broken
+	u.broken, u.ended = u.lab.Broken, u.lab.Ended()
 	stopped := u.watched(ctx, u.scenarios)
 	u.result.Seconds = time.Since(u.began).Round(time.Second).Seconds()
 	if stopped != nil { // what there is stands beside an earlier run's results, not in their place
@@ -110,16 +111,19 @@ func (u *suite) watched(ctx context.Context, do func(context.Context) error) err
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel(nil)
-	for _, c := range []*testkafka.Cluster{u.lab.Source, u.lab.Dest} {
+	for _, ended := range u.ended {
 		watching.Go(func() {
 			select {
-			case <-c.Done(1):
+			case <-ended:
 				cancel(errBroker)
 			case <-ctx.Done():
 			}
 		})
 	}
-	return do(ctx)
+	if err := do(ctx); err != nil {
+		return err
+	}
+	return u.broken() // after the last turn
 }
 
 var (
@@ -191,7 +195,14 @@ func (u *suite) scenario(ctx context.Context, s *scenario.Scenario, rest int) er
 	for round := s.FirstRound(); round < s.Rounds; round++ {
 		turn := map[string]time.Duration{}
 		for _, r := range s.Order(round) {
-			if gone[r.Peer] || ctx.Err() != nil {
+			if gone[r.Peer] {
+				continue
+			}
+			if ctx.Err() != nil {
+				gone[r.Peer] = true
+				if err := u.went(ctx, s, r.Peer, context.Cause(ctx)); err != nil {
+					return err
+				}
 				continue
 			}
 			if r.Spare(round) && nextRound(s, round, spent)+spent[r.Peer] > u.left(rest, keepForSpare) {
@@ -283,7 +294,7 @@ func (u *suite) went(ctx context.Context, s *scenario.Scenario, who string, err 
 	switch {
 	case broken != nil:
 		s.LeftOut = append(s.LeftOut, who+": "+errBroker.Error())
-		return fmt.Errorf("%s, %s: %w\n%w", s.Title, who, err, broken)
+		return fmt.Errorf("%s, %s: %w; without it nothing can be measured\n%w", s.Title, who, err, broken)
 	case errors.Is(context.Cause(ctx), errBudget):
 		s.LeftOut = append(s.LeftOut, who+": "+errBudget.Error())
 	case ctx.Err() != nil:

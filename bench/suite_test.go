@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,29 +18,70 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
 )
 
+// dying runs a scenario whose first peer finds something, and in whose second
+// turn a broker dies.
+func dying(t *testing.T, u *suite, kill func(), runs func(first scenario.Run, die func(context.Context)) []scenario.Run) (*scenario.Scenario, error) {
+	t.Helper()
+	u.s.budget, u.began, u.result = time.Hour, time.Now(), &report.Run{}
+	first := scenario.Run{Peer: "first", Do: func(context.Context, int) ([]report.Sample, error) { return found(), nil }}
+	s := &scenario.Scenario{Rounds: 1, Runs: runs(first, func(ctx context.Context) {
+		kill()
+		<-ctx.Done() // as who waits for records that don't come
+	})}
+	s.Title = "Title"
+	return s, u.watched(t.Context(), func(ctx context.Context) error { return u.scenario(ctx, s, 0) })
+}
+
+func found() []report.Sample { return []report.Sample{{Values: map[string]float64{"mb_s": 1}}} }
+
 // A broker that dies in the middle ends the run at once, also a peer's wait
 // that knows nothing of it, with the broker's last log lines. What was found
 // until then stays.
 func TestBrokerDiesInTheMiddle(t *testing.T) {
 	c := testkafka.Start(t, testkafka.Options{Name: "source"})
 	l := &lab.Lab{Source: c, Dest: c}
-	u := &suite{s: settings{budget: time.Hour}, lab: l, began: time.Now(), result: &report.Run{}, broken: l.Broken}
-	s := &scenario.Scenario{Rounds: 2, Runs: []scenario.Run{{Peer: "first", Do: func(context.Context, int) ([]report.Sample, error) {
-		return []report.Sample{{Values: map[string]float64{"mb_s": 1}}}, nil
-	}}, {Peer: "second", Do: func(ctx context.Context, _ int) ([]report.Sample, error) {
+	s, err := dying(t, &suite{broken: l.Broken, ended: l.Ended()}, func() {
 		if err := c.Kill(1); err != nil {
-			return nil, err
+			t.Error(err)
 		}
-		<-ctx.Done() // as who waits for records that don't come
-		return nil, context.Cause(ctx)
-	}}}}
-	s.Title = "Title"
-	err := u.watched(t.Context(), func(ctx context.Context) error { return u.scenario(ctx, s, 0) })
-	require.ErrorContains(t, err, "Title, second: a broker died")
+	}, func(first scenario.Run, die func(context.Context)) []scenario.Run {
+		return []scenario.Run{first, {Peer: "waiting", Do: func(ctx context.Context, _ int) ([]report.Sample, error) {
+			die(ctx)
+			return nil, context.Cause(ctx)
+		}}, first}
+	})
+	require.ErrorContains(t, err, "Title, waiting: a broker died; without it nothing can be measured")
 	require.ErrorContains(t, err, "source node 1, last log lines:")
-	require.ErrorIs(t, err, errBroker)
 	require.Len(t, s.Samples, 1)
-	require.Equal(t, []string{"second: a broker died"}, s.LeftOut)
+	require.Equal(t, []string{"waiting: a broker died"}, s.LeftOut)
+}
+
+// So does one that dies when nobody asks it for anything.
+func TestBrokerDiesBetweenTurns(t *testing.T) {
+	for last, left := range map[bool][]string{false: {"first: a broker died"}, true: nil} {
+		ended := make(chan struct{})
+		u := &suite{ended: []<-chan struct{}{ended}, broken: func() error {
+			select {
+			case <-ended:
+				return errors.New("last log lines")
+			default:
+				return nil
+			}
+		}}
+		s, err := dying(t, u, func() { close(ended) }, func(first scenario.Run, die func(context.Context)) []scenario.Run {
+			runs := []scenario.Run{first, {Peer: "done", Do: func(ctx context.Context, _ int) ([]report.Sample, error) {
+				die(ctx)
+				return found(), nil
+			}}, first}
+			if last {
+				runs = runs[:2]
+			}
+			return runs
+		})
+		require.ErrorContains(t, err, "last log lines")
+		require.Len(t, s.Samples, 2)
+		require.Equal(t, left, s.LeftOut)
+	}
 }
 
 // Two benches would measure one another.

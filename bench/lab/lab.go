@@ -133,11 +133,14 @@ func (l *Lab) Count(n, least int64) int64 { return max(least, int64(float64(n)*l
 func (l *Lab) Broken() error {
 	for _, c := range []*testkafka.Cluster{l.Source, l.Dest} {
 		if !c.Alive(1) {
-			return fmt.Errorf("a broker died, and without it nothing can be measured:\n%s", c.LogTail(30))
+			return fmt.Errorf("%s", c.LogTail(30))
 		}
 	}
 	return nil
 }
+
+// Ended are closed when a broker's process has ended.
+func (l *Lab) Ended() []<-chan struct{} { return []<-chan struct{}{l.Source.Done(1), l.Dest.Done(1)} }
 
 // Close ends the brokers and removes the folder.
 func (l *Lab) Close() {
