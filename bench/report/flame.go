@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -31,7 +32,8 @@ func Flame(profilePath, svgPath string) error {
 		return fmt.Errorf("flame graph: %w", err)
 	}
 	w := bufio.NewWriter(out)
-	err = foldStacks(p).svg(w)
+	name := strings.TrimSuffix(filepath.Base(profilePath), filepath.Ext(profilePath))
+	err = foldStacks(p).svg(w, name)
 	if err == nil {
 		err = w.Flush()
 	}
@@ -97,11 +99,13 @@ func (f *frame) depth(scale float64) int {
 	return d + 1
 }
 
-func (f *frame) svg(w io.Writer) error {
+func (f *frame) svg(w io.Writer, title string) error {
 	scale := flameWidth / float64(max(f.value, 1))
-	height := (f.depth(scale) + 1) * flameRow
+	height := (f.depth(scale) + 2) * flameRow
 	if _, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="monospace" font-size="11">`+
-		"\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n", int(flameWidth), height); err != nil {
+		"\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"+
+		`<text x="2" y="12">%s: %.2f s of CPU time. Width is time, what was called stands on its caller; hover for whole names and shares.</text>`+"\n",
+		int(flameWidth), height, html.EscapeString(title), float64(f.value)/1e9); err != nil {
 		return err
 	}
 	if err := f.draw(w, 0, height-flameRow, scale, f.value); err != nil {
@@ -116,8 +120,11 @@ func (f *frame) draw(w io.Writer, x float64, y int, scale float64, total int64) 
 	if width < flameLeast {
 		return nil
 	}
-	short := f.name[strings.LastIndexByte(f.name, '/')+1:]
-	if fit := int(width / 6.8); len(short) > fit {
+	short, share := f.name[strings.LastIndexByte(f.name, '/')+1:], fmt.Sprintf(" %.0f%%", 100*float64(f.value)/float64(total))
+	switch fit := int(width / 6.8); {
+	case len(short)+len(share) <= fit:
+		short += share
+	case len(short) > fit:
 		short = short[:max(fit-1, 0)]
 	}
 	h := fnv.New32a()

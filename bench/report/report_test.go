@@ -264,6 +264,8 @@ func TestFlame(t *testing.T) {
 	require.NoError(t, f.Close())
 	require.NoError(t, Flame(filepath.Join(dir, "p"), filepath.Join(dir, "p.svg")))
 	svg(t, filepath.Join(dir, "p.svg"), "read&lt;int&gt;: 40.0%")
+	svg(t, filepath.Join(dir, "p.svg"), ">y.(*T).read&lt;int&gt; 40%</text>")
+	svg(t, filepath.Join(dir, "p.svg"), "p: 0.00 s of CPU time")
 	require.Error(t, Flame(filepath.Join(dir, "none"), filepath.Join(dir, "p.svg")))
 }
 

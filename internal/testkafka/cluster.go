@@ -378,11 +378,28 @@ func (c *Cluster) Logs(id int) string {
 	return string(b)
 }
 
-// LogTail is the last lines of every node's output.
+// LogTail is the last lines of every node's output, without the depths of stack traces.
 func (c *Cluster) LogTail(lines int) string {
 	var b strings.Builder
 	for _, id := range c.nodeIDs() {
-		fmt.Fprintf(&b, "--- %s node %d, last log lines:\n%s\n", c.opts.Name, id, tail(c.Logs(id), lines))
+		fmt.Fprintf(&b, "--- %s node %d, last log lines:\n%s\n", c.opts.Name, id, tail(withoutFrames(c.Logs(id)), lines))
+	}
+	return b.String()
+}
+
+// withoutFrames leaves the first two frames of each stack trace: the rest hides what the lines before it say.
+func withoutFrames(log string) string {
+	var b strings.Builder
+	frames := 0
+	for line := range strings.Lines(log) {
+		if strings.HasPrefix(line, "\tat ") || strings.HasPrefix(line, "\t... ") {
+			if frames++; frames > 2 {
+				continue
+			}
+		} else {
+			frames = 0
+		}
+		b.WriteString(line)
 	}
 	return b.String()
 }
