@@ -409,7 +409,9 @@ func (p *Partition) lastBelow(ctx context.Context, c *kconn.Conn, n *epoch.Log, 
 // anchor is the newest place below ph.bound known to be the end of a live
 // batch: recovery reads forward from it, so that the chain is checked. It is
 // what was confirmed to this owner, or the ledger's checkpoint, or else looked
-// for backwards from the end; nil when there is none.
+// for backwards from the end, on a compacted topic from the beginning of the
+// open generation, as nobody has said that all in it was looked at (H1); nil when
+// there is none.
 func (p *Partition) anchor(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, cp *ledger.Checkpoint, m memory) (*epoch.Checkpoint, error) {
 	if m.below > 0 {
 		ph.bound = min(ph.bound, m.below)
@@ -426,6 +428,9 @@ func (p *Partition) anchor(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst
 		}
 	} else if cp != nil && (fits(cp.P) || cp.P <= ph.start) {
 		return &epoch.Checkpoint{Gen: cp.Gen, V: cp.V, ChainEnd: cp.ChainEnd, P: cp.P, Position: cp.Position, EndShown: cp.EndShown, LastEpoch: cp.LastEpoch, Open: cp.Open, Under: cp.Under}, nil
+	}
+	if o := l.Open(); p.compacted && !m.known && cp == nil && o != nil && o.Kind == epoch.Mirrored {
+		ph.bound = min(ph.bound, o.PStart)
 	}
 	return p.walkBack(ctx, c, l, dst, ph)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -381,6 +382,58 @@ func TestH1StopLooksBetweenGenerations(t *testing.T) {
 				rebuilt = rebuilt || r.Shadow != nil
 			}
 			require.Equal(t, !c.copied, rebuilt)
+		})
+	}
+}
+
+// H1: a late copy is found, and the owner dies before the ledger knows of it,
+// and before there was any checkpoint. The next one finds it too, whether it
+// mirrors on or stops.
+func TestH1LateCopyBeforeTheFirstCheckpoint(t *testing.T) {
+	for _, stop := range []bool{false, true} {
+		t.Run(fmt.Sprint("stop ", stop), func(t *testing.T) {
+			a, b := newSite(t, "A"), newSite(t, "B")
+			b.compact = true
+			b.unclean.Store(true) // batches stay apart
+			a.write(2)
+			b.mirrors(a)
+			b.shows(offsets(0, 2, 0))
+			landed := false
+			b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+				if s, ok := x.ReadStamp(); ok && s.V == 2 && !landed {
+					landed = true
+					late := rawBatch{base: 0, n: 2}.bytes()
+					if late.WriteStamp(protocol.Stamp{Gen: 99}) != nil {
+						panic("stamp")
+					}
+					late.SetBase(l.end(), l.epoch)
+					l.append(late)
+				}
+				return 0, false
+			})
+			found := make(chan struct{})
+			var once sync.Once
+			b.store.hook(func(r *ledger.Record) error {
+				if r.Shadow == nil {
+					return nil
+				}
+				once.Do(func() { close(found) })
+				return errLedgerDown
+			})
+			a.write(2)
+			b.meta()
+			<-found
+			b.stop()
+			b.store.hook(nil)
+			if stop {
+				a.phys.close()
+			}
+			b.run()
+			if stop {
+				b.stopped()
+			}
+			eventually(t, "a clean log", func() bool { return b.rec().Shadow == nil && len(b.deadBehind()) == 0 })
+			require.Equal(t, a.content(), b.content())
 		})
 	}
 }
