@@ -93,6 +93,7 @@ func catchUp(l *lab.Lab, o Options, k kind) *Scenario {
 	if o.Mode == Quick {
 		shape.Bytes /= 4
 		k.rounds, k.tunedCopier = 2, false
+		k.about += " In this quick run a quarter of it."
 	}
 	if o.Mode == Full {
 		k.rounds, k.mm2, k.tunedCopier = 5, 5, true

@@ -24,7 +24,7 @@ func consume(l *lab.Lab, o Options) *Scenario {
 	case Quick:
 		shape.Bytes, rounds, passes = shape.Bytes/2, 2, 8
 	case Full:
-		shape.Bytes, rounds = shape.Bytes*4, 10
+		shape.Bytes, rounds, passes = shape.Bytes*4, 10, 1
 	}
 	var (
 		data    lab.Data
@@ -35,7 +35,7 @@ func consume(l *lab.Lab, o Options) *Scenario {
 	s := &Scenario{
 		Scenario: report.Scenario{
 			Name: "consume", Title: "Consuming a mirrored topic", Chart: "mb_s", Ratios: []string{"mb_s", "cpu_s_gb"}, Limits: []string{"direct"},
-			About: "Two connections read 1 GiB that was mirrored four times over, 1 KiB records in batches of about 128 KiB, and throw it away. Through Lockstep offsets and leader epochs are the source's; " +
+			About: "Two connections read 4 GiB of a mirrored topic, which they go through several times, 1 KiB records in batches of about 128 KiB, and throw it away. Through Lockstep offsets and leader epochs are the source's; " +
 				"direct and through HAProxy the same bytes come with the destination's offsets and the stamps in them. CPU is the proxy's.",
 			Metrics: []string{"mb_s", "cpu_s_gb", "dest_cpu_s_gb", "rss_mb"},
 		},
