@@ -21,17 +21,18 @@ func TestLA11LargePartitionsLeaveRoom(t *testing.T) {
 	const large = 200
 	r := newRig(t, 2)
 	r.tuning.FetchPartitionMaxBytes = 4 << 20 // its queue is never full
-	for i := range int64(large) {
-		r.write(0, rawBatch{base: i * 300, n: 300}) // some KiB
-	}
+	r.write(0, rawBatch{base: 0, n: 1})
 	r.write(1, rawBatch{base: 0, n: 1})
 	racks := map[string]bool{}
 	r.src.mu.Lock()
 	r.src.answerMax = 4 << 10 // the first in the request gets it all
 	r.src.onFetch = func(q *kmsg.FetchRequest) { racks[q.Rack] = true }
 	r.src.mu.Unlock()
+	r.start()
+	r.reached(0, 1) // both are at work: from here on it is up to the fetcher
+	r.reached(1, 1)
 	first, before := 0, -1
-	r.dst.onProduce = func(k partKey, _ *fakeLog, _ protocol.Batch) (int16, bool) {
+	r.dst.hook(func(k partKey, _ *fakeLog, _ protocol.Batch) (int16, bool) {
 		switch {
 		case k.partition == 0:
 			first++
@@ -39,13 +40,23 @@ func TestLA11LargePartitionsLeaveRoom(t *testing.T) {
 			before = first
 		}
 		return 0, false
-	}
-	r.start()
-	r.reached(0, large*300)
-	r.reached(1, 1)
+	})
+	r.src.with("t", 0, func(l *fakeLog) {
+		for i := range int64(large) {
+			l.append(rawBatch{base: 1 + i*300, n: 300}.bytes()) // some KiB
+		}
+		r.src.log("t", 1).append(rawBatch{base: 1, n: 1}.bytes())
+	})
+	r.meta()
+	r.reached(0, 1+large*300)
+	r.reached(1, 2)
 	r.same(0)
 	r.same(1)
 	r.stop()
+	r.src.mu.Lock()
+	defer r.src.mu.Unlock()
+	r.dst.mu.Lock()
+	defer r.dst.mu.Unlock()
 	require.Less(t, before, large/10, "batches of the large one before the small one's")
 	require.Equal(t, map[string]bool{"": true}, racks)
 }
