@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -19,12 +20,12 @@ import (
 // it.
 func consume(l *lab.Lab, o Options) *Scenario {
 	shape := lab.Shape{Topic: "consume", Partitions: 4, Bytes: l.Count(1<<30, 4<<20), Record: 1024, Min: 100, Max: 150}
-	rounds, passes := 3, 4
+	rounds := 3
 	switch o.Mode {
 	case Quick:
-		shape.Bytes, rounds, passes = shape.Bytes/2, 2, 8
+		shape.Bytes, rounds = shape.Bytes/2, 2
 	case Full:
-		shape.Bytes, rounds, passes = shape.Bytes*4, 10, 1
+		shape.Bytes, rounds = shape.Bytes*4, 10
 	}
 	var (
 		data    lab.Data
@@ -79,20 +80,26 @@ func consume(l *lab.Lab, o Options) *Scenario {
 			if p != nil {
 				pid = p.Pid()
 			}
-			return one(through(l, pid, func() (n int64, err error) {
-				for i := 0; i < passes && err == nil; i++ {
-					var more int64
-					more, err = readAll(ctx, addr, data)
-					n += more
-				}
-				return n, err
-			}))
+			return one(through(l, pid, func() (int64, error) { return readTimes(ctx, addr, data, l.Count(4<<30, 1)) }))
 		}})
 	}
 	add(report.Subject, func() (string, *peer.Process, error) { return ls.Addr, ls.Process, nil })
 	add("HAProxy", func() (string, *peer.Process, error) { return l.Near.Outer, haproxy, missing })
 	add("direct", func() (string, *peer.Process, error) { return l.Dest.Addr(1), nil, nil })
 	return s
+}
+
+// readTimes reads a topic as many times as it takes to have so many bytes.
+func readTimes(ctx context.Context, addr string, d lab.Data, atLeast int64) (n int64, err error) {
+	for err == nil && n < atLeast {
+		var more int64
+		more, err = readAll(ctx, addr, d)
+		if more == 0 && err == nil {
+			return n, fmt.Errorf("%s has no records", d.Topic)
+		}
+		n += more
+	}
+	return n, err
 }
 
 // readAll reads all records of a topic over two connections, and returns the

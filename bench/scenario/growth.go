@@ -102,7 +102,7 @@ func manyPartitions(ctx context.Context, l *lab.Lab, profile string, n int) (map
 }
 
 func batchSize(ctx context.Context, l *lab.Lab, profile string, n int) (map[string]float64, error) {
-	bytes := l.Count(256<<20, 1<<20)
+	bytes := l.Count(1<<30, 1<<20)
 	if n < 16 {
 		bytes /= 4
 	}
@@ -155,11 +155,11 @@ func spans(ctx context.Context, l *lab.Lab, profile string, n int) (_ map[string
 	if err := mirroredTo(ctx, p, topic, d.Ends[0]); err != nil {
 		return nil, err
 	}
-	read, err := through(l, p.Pid(), func() (int64, error) { return readAll(ctx, p.Addr, d) })
+	read, err := through(l, p.Pid(), func() (int64, error) { return readTimes(ctx, p.Addr, d, l.Count(2<<30, 1)) })
 	if err != nil {
 		return nil, err
 	}
-	v["consume_mb_s"], v["rss_mb"] = read["mb_s"], read["rss_mb"]
+	v["consume_mb_s"], v["rss_mb"], v[report.MeasuredSeconds] = read["mb_s"], read["rss_mb"], read[report.MeasuredSeconds]
 	return v, nil
 }
 
