@@ -171,7 +171,7 @@ func (u *suite) scenarios(ctx context.Context) error {
 // left.
 const (
 	keepForEach  = 36
-	keepForSpare = 27
+	keepForSpare = 20
 )
 
 func (u *suite) left(rest, share int) time.Duration {
