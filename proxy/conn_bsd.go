@@ -29,7 +29,7 @@ func (c *sockConn) update() error {
 	if c.out.n > 0 {
 		want |= regWrite
 	}
-	p := c.l.poller
+	p := c.l.poller.Poller
 	if c.reg&regRead != 0 && want&regRead == 0 {
 		fd, err := socket.Dup(c.fd)
 		if err != nil {

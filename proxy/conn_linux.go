@@ -35,32 +35,23 @@ func (c *sockConn) update() error {
 	if want == c.reg {
 		return nil
 	}
-	pa := &netpoll.PollAttachment{FD: c.fd}
-	p := c.l.poller
-	if c.reg != regNone {
-		switch want { // the poller can change to these two without a delete
-		case regRead:
-			c.reg = want
-			return p.ModRead(pa, false)
-		case regReadWrite:
-			c.reg = want
-			return p.ModReadWrite(pa, false)
-		}
-		if err := p.Delete(c.fd); err != nil {
-			return err
-		}
-	}
-	c.reg = want
+	var events uint32
 	switch want {
 	case regRead:
-		return p.AddRead(pa, false)
-	case regReadWrite:
-		return p.AddReadWrite(pa, false)
+		events = netpoll.ReadEvents
 	case regWrite:
-		return p.AddWrite(pa, false)
+		events = netpoll.WriteEvents
+	case regReadWrite:
+		events = netpoll.ReadWriteEvents
 	default:
-		return p.AddWrite(pa, true)
+		events = netpoll.WriteEvents | unix.EPOLLET | unix.EPOLLRDHUP
 	}
+	known := c.reg != regNone
+	c.reg = want
+	if known {
+		return c.l.poller.Change(c.fd, events)
+	}
+	return c.l.poller.Add(c.fd, events)
 }
 
 func (c *sockConn) unregister() {

@@ -11,19 +11,18 @@ import (
 
 	gerrors "github.com/panjf2000/gnet/v2/pkg/errors"
 	"github.com/panjf2000/gnet/v2/pkg/netpoll"
-	"github.com/panjf2000/gnet/v2/pkg/queue"
 )
 
-// The engine is a set of event loops over gnet's poller (package netpoll:
-// epoll on Linux, kqueue elsewhere). gnet's own connection type is not used,
+// The engine is a set of event loops over a poller (epoll on Linux, gnet's
+// kqueue elsewhere). gnet's own connection type is not used,
 // because what a proxy needs of a connection it doesn't have (gnet 2.9.7):
 //
 //   - no pause: it reads a socket for as long as there is something, and what
 //     the handler leaves goes to an unbounded buffer. Its work-around
 //     (duplicate the fd, close, enrol the duplicate again) costs a worker
 //     goroutine, two dups and several epoll calls per toggle, and a slow reader
-//     toggles all the time. On the poller a pause is one or two epoll_ctl calls
-//     and touches no byte;
+//     toggles all the time. Here a pause is one epoll_ctl call and touches no
+//     byte;
 //   - nobody is told when the outbound buffer has drained, so a pause could
 //     only be ended by polling. Here EPOLLOUT comes to us;
 //   - Close drops what is left after EAGAIN, and a half-close is a close. Here
@@ -47,7 +46,7 @@ const readBufferBytes = 128 << 10
 type loop struct {
 	idx    int
 	log    *slog.Logger
-	poller *netpoll.Poller
+	poller *poller
 	conns  map[int]*sockConn
 
 	sessions map[*session]struct{}
@@ -83,7 +82,7 @@ func newEngine(n int, log *slog.Logger) (*engine, error) {
 	}
 	e := &engine{log: log, gone: make(chan struct{}, 1)}
 	for i := range n {
-		p, err := netpoll.OpenPoller()
+		p, err := openPoller()
 		if err != nil {
 			e.closePollers()
 			return nil, fmt.Errorf("open an event loop (raise the limit on open files?): %w", err)
@@ -109,7 +108,7 @@ func (e *engine) start() {
 // stop closes every connection that is left, ends the loops and waits for them.
 func (e *engine) stop() {
 	for _, l := range e.loops {
-		l.last(func(any) error {
+		l.last(func() error {
 			for _, c := range l.conns {
 				c.abort()
 			}
@@ -192,31 +191,31 @@ func (l *loop) run() {
 // post runs f on the loop soon; false: the loop is closed and f won't run. Any
 // goroutine may call it.
 func (l *loop) post(f func()) bool {
-	return l.trigger(func(any) error {
+	return l.trigger(func() error {
 		f()
 		l.runLater()
 		return nil
 	})
 }
 
-func (l *loop) trigger(f func(any) error) bool {
+func (l *loop) trigger(f func() error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || l.closed {
 		return false
 	}
-	return l.poller.Trigger(queue.HighPriority, f, nil) == nil
+	return l.poller.Trigger(f) == nil
 }
 
 // last is trigger for the task that ends the loop: what was posted before it is
 // run, what comes after it is refused (a dial that ends just now would else leave
 // its socket behind).
-func (l *loop) last(f func(any) error) {
+func (l *loop) last(f func() error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ended && !l.closed {
 		l.ended = true
-		_ = l.poller.Trigger(queue.HighPriority, f, nil) // fails only for a closed poller
+		_ = l.poller.Trigger(f) // fails only for a closed poller
 	}
 }
 
