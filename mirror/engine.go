@@ -435,6 +435,7 @@ func (e *Engine) route() {
 		}
 	}
 	assign(e, e.fetchers, fetch, from, newFetcher)
+	e.share(led)
 	assign(e, e.writers, write, to, newWriter)
 }
 
@@ -468,21 +469,6 @@ func assign[W worker](e *Engine, have map[laneKey]W, want map[laneKey][]*Partiti
 			delete(have, k)
 		}
 	}
-}
-
-// farLanes is over how many connections a source broker a long way off is
-// read: each of them brings one answer in a round trip.
-const farLanes = 4
-
-// distance takes in how far a source broker is.
-func (e *Engine) distance(broker int32, far bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.far[broker] == far || e.source == nil || e.dest == nil {
-		return
-	}
-	e.far[broker] = far
-	e.route()
 }
 
 func sortParts(ps []*Partition) []*Partition {

@@ -429,20 +429,3 @@ func TestSourceAway(t *testing.T) {
 	r.reached(0, 1)
 	r.same(0)
 }
-
-// Memory: a source that is read faster than the destination takes it.
-func TestMemoryBounded(t *testing.T) {
-	m := NewMemory(1000)
-	a, err := m.acquire(context.Background(), 5000) // larger than all: let in alone
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
-	defer cancel()
-	_, err = m.acquire(ctx, 1)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	a()
-	b, err := m.acquire(context.Background(), 1)
-	require.NoError(t, err)
-	require.Equal(t, int64(1), m.Used())
-	b()
-	require.Zero(t, m.Used())
-}

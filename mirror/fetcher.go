@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -16,7 +17,10 @@ import (
 )
 
 // fetcher reads from one source broker for all partitions led there.
-type fetcher struct{ brokerLoop }
+type fetcher struct {
+	brokerLoop
+	lanes atomic.Int32 // over how many connections the broker is read; 0: one
+}
 
 func newFetcher(e *Engine, broker int32, addr string) *fetcher {
 	f := &fetcher{}
@@ -35,7 +39,7 @@ func (f *fetcher) run(ctx context.Context) {
 	}()
 	var iso isolation
 	answers := 0 // on this connection
-	for try, turn := 0, 0; ctx.Err() == nil; turn++ {
+	for try, turn := 0, 0; ctx.Err() == nil; {
 		if conn == nil || conn.Closed() {
 			var err error
 			answers = 0
@@ -50,7 +54,12 @@ func (f *fetcher) run(ctx context.Context) {
 			f.sleep(ctx, again)
 			continue
 		}
-		if err := f.fetch(ctx, conn, asked, wait); err != nil {
+		last, err := f.fetch(ctx, conn, asked, wait)
+		turn++
+		if kind == fetchAll && last >= 0 { // those behind it got nothing because the answer was full
+			turn = asked[last].at + 1
+		}
+		if err != nil {
 			f.blame(&iso, asked, kind, err)
 			if kind == fetchAlone { // has a back-off of its own
 				f.broken(ctx, err, 0, []*Partition{asked[0].p})
@@ -62,8 +71,11 @@ func (f *fetcher) run(ctx context.Context) {
 		}
 		iso.answered(asked, kind)
 		try = 0
-		if answers++; answers == settled { // by now the round trip is known
+		switch answers++; {
+		case answers == settled: // by now the round trip is known
 			f.eng.distance(f.broker, conn.RTT() > farAway)
+		case answers == 1 && conn.RTT() > surelyFar:
+			f.eng.distance(f.broker, true)
 		}
 	}
 }
@@ -76,7 +88,9 @@ func (f *fetcher) dial(ctx context.Context) (*kconn.Conn, error) {
 		}
 		return nil, err
 	}
-	c.Admit = func(ctx context.Context, size int) (func(), error) { return f.eng.Memory.acquire(ctx, size) }
+	c.Alloc = func(ctx context.Context, n int) (*kconn.Buffer, error) {
+		return f.eng.Memory.get(ctx, f.eng.Source.Pool, n)
+	}
 	return c, nil
 }
 
@@ -133,6 +147,7 @@ func (f *fetcher) sleep(ctx context.Context, d time.Duration) {
 // asked is one partition's part of a request.
 type asked struct {
 	p     *Partition
+	at    int // among the fetcher's partitions
 	token uint64
 	spec  fetchSpec
 }
@@ -150,8 +165,8 @@ type fetchSpec struct {
 // over.
 const busyWait = 10 * time.Millisecond
 
-// collect finds the partitions that can take data. turn moves the first one, as
-// brokers fill an answer in the order of the request. again: when to look
+// collect finds the partitions that can take data. turn says which is the first,
+// as brokers fill an answer in the order of the request. again: when to look
 // anew if there is none.
 func (f *fetcher) collect(turn int, conn *kconn.Conn, iso *isolation) (list []asked, kind fetchKind, wait, again time.Duration) {
 	ps := f.partitions()
@@ -187,11 +202,12 @@ func (f *fetcher) collect(turn int, conn *kconn.Conn, iso *isolation) (list []as
 func (f *fetcher) ready(ps []*Partition, turn int, truncates bool, limit int, now time.Time) (list []asked, wait, again time.Duration) {
 	wait, again = f.eng.Tuning.FetchWaitMax, time.Second
 	for i := range ps {
-		p := ps[(i+turn)%len(ps)]
+		at := (i + turn) % len(ps)
+		p := ps[at]
 		spec, token, st := p.fetchSpec(f.broker, truncates, limit, now)
 		switch st {
 		case fetchReady:
-			list = append(list, asked{p, token, spec})
+			list = append(list, asked{p, at, token, spec})
 		case fetchFull:
 			wait = min(wait, busyWait)
 		case fetchWaits:
@@ -202,14 +218,29 @@ func (f *fetcher) ready(ps []*Partition, turn int, truncates bool, limit int, no
 	return list, wait, again
 }
 
-// maxBytes is what is asked for at most: an answer with it fits into a frame.
+// maxBytes is what is asked for at most: an answer with it fits into a frame, and
+// over several connections each brings a part. A batch in an answer that is not
+// written yet keeps all of it in memory.
 func (f *fetcher) maxBytes() int32 {
-	limit := f.eng.Source.MaxFrame
-	if limit <= 0 {
-		return f.eng.Tuning.FetchMaxBytes
+	most := min(f.eng.Tuning.FetchMaxBytes, farBytes/max(f.lanes.Load(), 1))
+	if limit := f.eng.Source.MaxFrame; limit > 0 {
+		most = min(most, limit-limit/8)
 	}
-	return min(f.eng.Tuning.FetchMaxBytes, limit-limit/8)
+	return most
 }
+
+// surelyFar is the round trip that is believed after one answer, for the time
+// being.
+const surelyFar = 4 * farAway
+
+// farBytes is how much is asked for at most over all connections to a source
+// broker: it may be under way for a round trip. farAnswer is as much of it as one
+// answer brings where there are connections enough; a little below a size of
+// buffers, so that nothing is wasted.
+const (
+	farBytes  = farLanes * farAnswer
+	farAnswer = 4<<20 - 64<<10
+)
 
 // farAway is the round trip from which on fetches get larger than
 // FetchPartitionMaxBytes: one answer for each round trip is all that a
@@ -232,6 +263,31 @@ func stretched(own, all int32, n int, rtt time.Duration) int32 {
 		own = int32(min(int64(own)*int64(1+rtt/farAway), max(int64(all)/int64(max(n, 1)), int64(own))))
 	}
 	return min(own, all)
+}
+
+// turns says where in a list the partitions of the first topic end, and where they
+// go on behind those of others: a request has them together, so that they come
+// before the others.
+func turns(list []asked) (other, again int) {
+	first := list[0].p.topic
+	for other < len(list) && list[other].p.topic == first {
+		other++
+	}
+	again = other
+	for again < len(list) && list[again].p.topic != first {
+		again++
+	}
+	return other, again
+}
+
+// reached is up to where in a list an answer with records of the n-th has come:
+// what is moved to the front is no reason to pass those over that it stands
+// before.
+func reached(n, other, again int) int {
+	if n >= again {
+		return other - 1
+	}
+	return n
 }
 
 type fetchState uint8
@@ -274,8 +330,9 @@ func (p *Partition) fetchSpec(broker int32, truncates bool, limit int, now time.
 // maxQueue bounds a queue of many tiny batches.
 const maxQueue = 4096
 
-// fetch sends one request and hands the answers out.
-func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wait time.Duration) error {
+// fetch sends one request and hands the answers out. last is the last one in list
+// of which there were records, -1: of none.
+func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wait time.Duration) (last int, err error) {
 	hi := int16(18)
 	for i := range list {
 		if list[i].spec.id == [16]byte{} {
@@ -285,7 +342,7 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 	v, err := conn.Version(int16(kmsg.Fetch), 4, hi)
 	if err != nil {
 		conn.Close()
-		return err
+		return -1, err
 	}
 	req := kmsg.NewPtrFetchRequest()
 	req.Version, req.ReplicaID, req.MaxWaitMillis, req.MinBytes = v, -1, int32(wait.Milliseconds()), 1
@@ -294,7 +351,7 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 	partition := f.partitionBytes(conn, len(list))
 	byName := make(map[string]int, len(list))
 	byID := make(map[[16]byte]string, len(list))
-	ask := make(map[partKey]*asked, len(list))
+	place := make(map[partKey]int, len(list))
 	for i := range list {
 		a := &list[i]
 		at, ok := byName[a.p.topic]
@@ -309,29 +366,31 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 		rp.Partition, rp.CurrentLeaderEpoch, rp.FetchOffset = a.p.partition, a.spec.current, a.spec.offset
 		rp.LastFetchedEpoch, rp.PartitionMaxBytes = a.spec.lastEpoch, partition
 		req.Topics[at].Partitions = append(req.Topics[at].Partitions, rp)
-		ask[partKey{a.p.topic, a.p.partition}] = a
+		place[partKey{a.p.topic, a.p.partition}] = i
 	}
 	buf, err := conn.RoundTripRaw(ctx, req.Key(), v, net.Buffers{req.AppendTo(nil)}, wait)
 	if err != nil {
-		return err
+		return -1, err
 	}
 	defer buf.Release()
 	resp := kmsg.NewPtrFetchResponse()
 	resp.Version = v
 	if err := resp.ReadFrom(buf.Bytes()); err != nil { // record bytes alias buf
 		conn.Close()
-		return fmt.Errorf("%w: Fetch v%d: %w", kconn.ErrNonsense, v, err)
+		return -1, fmt.Errorf("%w: Fetch v%d: %w", kconn.ErrNonsense, v, err)
 	}
 	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
 		if unknownTopic(resp.ErrorCode) { // of topic ids, for the whole request
 			for i := range list {
 				list[i].p.fetchFailed(list[i].token, resp.ErrorCode)
 			}
-			return nil
+			return -1, nil
 		}
-		return fmt.Errorf("fetch: %w", err)
+		return -1, fmt.Errorf("fetch: %w", err)
 	}
 	stale := false
+	last = -1
+	other, again := turns(list)
 	for i := range resp.Topics {
 		rt := &resp.Topics[i]
 		name := rt.Topic
@@ -340,12 +399,15 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 		}
 		for j := range rt.Partitions {
 			rp := &rt.Partitions[j]
-			a := ask[partKey{name, rp.Partition}]
-			if a == nil {
+			n, ok := place[partKey{name, rp.Partition}]
+			if !ok {
 				conn.Close()
-				return fmt.Errorf("%w: Fetch answer for %s/%d, which was not asked for", kconn.ErrNonsense, name, rp.Partition)
+				return -1, fmt.Errorf("%w: Fetch answer for %s/%d, which was not asked for", kconn.ErrNonsense, name, rp.Partition)
 			}
-			if a.p.fetched(a.token, a.spec, rp, buf) {
+			if len(rp.RecordBatches) > 0 {
+				last = max(last, reached(n, other, again))
+			}
+			if a := &list[n]; a.p.fetched(a.token, a.spec, rp, buf) {
 				stale = true
 			}
 		}
@@ -353,7 +415,7 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 	if stale {
 		f.eng.RefreshSource()
 	}
-	return nil
+	return last, nil
 }
 
 func itoa(n int32) string { return strconv.Itoa(int(n)) }

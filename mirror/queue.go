@@ -13,8 +13,7 @@ import (
 // nil) a stretch of source offsets that only moves the position.
 type item struct {
 	batch   protocol.Batch // stamped when ready
-	buf     *kconn.Buffer  // holds batch; nil when the batch has memory of its own
-	release func()         // gives back what the slow path took
+	buf     *kconn.Buffer  // holds batch
 	ready   bool           // stamped, or nothing to stamp
 	base    int64          // source offset it begins at
 	vEnd    int64          // its own end
@@ -35,10 +34,6 @@ func (it *item) free() {
 	if it.buf != nil {
 		it.buf.Release()
 		it.buf = nil
-	}
-	if it.release != nil {
-		it.release()
-		it.release = nil
 	}
 }
 

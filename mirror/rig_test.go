@@ -102,6 +102,7 @@ type rig struct {
 	met      *Metrics
 	fenced   chan string
 	maxFrame int32 // of the source's answers
+	memory   int64
 
 	eng  *Engine
 	stop func()
@@ -112,6 +113,7 @@ func newRig(t *testing.T, parts int32) *rig {
 	r := &rig{
 		t: t, src: newFakeBroker(t), dst: newFakeBroker(t), fenced: make(chan string, 10), met: NewMetrics(nil),
 		store:  &fakeStore{parts: map[partKey]*ledger.Partition{}},
+		memory: 64 << 20,
 		tuning: Tuning{FetchWaitMax: 50 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, KeepBatches: true},
 	}
 	for p := range parts {
@@ -133,7 +135,7 @@ func (r *rig) start() {
 	if testing.Verbose() {
 		out = os.Stderr
 	}
-	memory := NewMemory(64 << 20)
+	memory := NewMemory(r.memory)
 	r.eng = NewEngine(EngineOptions{
 		Mirror: "m",
 		Source: (&kconn.Dialer{RequestTimeout: 5 * time.Second, MaxFrame: r.maxFrame}).Init(), Dest: (&kconn.Dialer{RequestTimeout: 5 * time.Second}).Init(),

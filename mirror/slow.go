@@ -76,8 +76,30 @@ func (s *slowPool) work(ctx context.Context) {
 
 func (j slowJob) run(rec *protocol.Recoder) {
 	defer j.buf.Release()
-	var out protocol.Batch
-	var err error
+	p := j.p
+	out, buf, err := j.encode(rec)
+	p.mu.Lock()
+	p.reencoded(j.it, out, buf, err)
+	src, dst := p.src.broker, p.dst.broker
+	p.mu.Unlock()
+	if err != nil {
+		p.eng.kickFetcher(src)
+	}
+	p.eng.kickWriter(p, dst)
+}
+
+// encode makes the batch to be written, in a buffer that counts like an answer.
+func (j slowJob) encode(rec *protocol.Recoder) (out protocol.Batch, buf *kconn.Buffer, err error) {
+	e := j.p.eng
+	rec.Alloc = func(n int) []byte {
+		buf = e.Memory.take(e.Source.Pool, n)
+		return buf.Empty()
+	}
+	defer func() {
+		if err != nil && buf != nil {
+			buf.Release()
+		}
+	}()
 	switch {
 	case j.merge != nil && j.stamp.Flags&epoch.FlagRenumbered != 0:
 		out, err = rec.MergeSparse(j.merge)
@@ -89,20 +111,22 @@ func (j slowJob) run(rec *protocol.Recoder) {
 	if err == nil {
 		err = out.WriteStamp(j.stamp)
 	}
-	p := j.p
-	p.mu.Lock()
-	p.reencoded(j.it, out, err)
-	src, dst := p.src.broker, p.dst.broker
-	p.mu.Unlock()
-	if err != nil {
-		p.eng.kickFetcher(src)
+	if err == nil && (buf == nil || !buf.Holds(out)) { // larger than was reckoned with
+		if buf != nil {
+			buf.Release()
+		}
+		buf = e.Memory.take(e.Source.Pool, len(out))
+		out = append(buf.Empty(), out...)
 	}
-	p.eng.kickWriter(p, dst)
+	return out, buf, err
 }
 
 // reencoded takes in the slow path's result. mu is held.
-func (p *Partition) reencoded(it *item, out protocol.Batch, err error) {
+func (p *Partition) reencoded(it *item, out protocol.Batch, buf *kconn.Buffer, err error) {
 	if it.dropped {
+		if err == nil {
+			buf.Release()
+		}
 		return
 	}
 	if err != nil && it.merged > 0 {
@@ -119,5 +143,5 @@ func (p *Partition) reencoded(it *item, out protocol.Batch, err error) {
 	}
 	p.queued += out.Size() - it.size
 	it.free() // the source's bytes are no longer needed
-	it.batch, it.size, it.ready = out, out.Size(), true
+	it.batch, it.buf, it.size, it.ready = out, buf, out.Size(), true
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
-	"slices"
 )
 
 // The slow path: batches that a broker won't take as they are (DESIGN §6), and
@@ -80,6 +79,11 @@ func Records(b Batch, f func(RecordView) bool) error {
 // to batch: one per worker, not for concurrent use. Its methods are the
 // functions of the same names.
 type Recoder struct {
+	// Alloc, when set, gives the memory for a result: an empty slice with a
+	// capacity of n. It is asked at most once for each; a result that turns out
+	// larger lies elsewhere.
+	Alloc func(n int) []byte
+
 	codecs  codecs
 	plain   []byte // records as decompressed
 	records []byte // records as built
@@ -137,7 +141,7 @@ func (r *Recoder) Densify(b Batch, logAppend bool) (Batch, error) {
 			return nil, err
 		}
 	} else {
-		out = slices.Clone(b)
+		out = append(r.begin(b, len(b)), b[BatchHeaderSize:]...)
 	}
 	out.putInt32(offLastOffsetDelta, count-1)
 	out.putInt64(offBaseTimestamp, base)
@@ -278,8 +282,7 @@ func (r *Recoder) close(b Batch) (Batch, error) {
 	if cap(records) > keepScratch {
 		r.records = nil
 	}
-	dst := make([]byte, BatchHeaderSize, BatchHeaderSize+len(records)/b.shrink()+64)
-	copy(dst, b)
+	dst := r.begin(b, BatchHeaderSize+len(records)/b.shrink()+64)
 	dst, err := r.codecs.compress(dst, b.Codec(), records)
 	if err != nil {
 		return nil, err
@@ -290,6 +293,14 @@ func (r *Recoder) close(b Batch) (Batch, error) {
 	out := Batch(dst)
 	out.putInt32(offLength, int32(len(dst)-sizePrefix))
 	return out, nil
+}
+
+// begin is memory for a result of n bytes, with b's header in it.
+func (r *Recoder) begin(b Batch, n int) []byte {
+	if r.Alloc == nil {
+		return append(make([]byte, 0, n), b[:BatchHeaderSize]...)
+	}
+	return append(r.Alloc(n), b[:BatchHeaderSize]...)
 }
 
 // shrink guesses how far compression takes the records down.

@@ -49,8 +49,7 @@ func (r *Recoder) Merge(list []Batch) (Batch, error) {
 	var dst []byte
 	if plain {
 		// Each record's deltas grow by a few bytes at most.
-		dst = make([]byte, BatchHeaderSize, size+size/32+BatchHeaderSize)
-		copy(dst, first)
+		dst = r.begin(first, size+size/32+BatchHeaderSize)
 	} else {
 		dst = r.records[:0]
 	}

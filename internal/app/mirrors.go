@@ -183,7 +183,7 @@ func (a *app) newMirrors(c *config.Config) (*mirrors, error) {
 	if len(c.Mirrors) == 0 {
 		return set, nil
 	}
-	pool := &kconn.Pool{}
+	pool := &kconn.Pool{Keep: int(c.Limits.MirrorMemory)}
 	dialer := func(s client.Security) *kconn.Dialer {
 		d := &kconn.Dialer{TLS: s.TLSFor(), ClientID: client.ID, MaxFrame: int32(c.Limits.MaxFrameBytes), Pool: pool}
 		if s.SASL != nil {

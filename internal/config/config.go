@@ -187,7 +187,7 @@ type Limits struct {
 	ProxyMemory           Bytes    `yaml:"proxy_memory" doc:"Bytes held for all clients together: what waits for slow ones, and requests and answers that have to be whole. Kept below it by reading less of brokers and clients."`
 	ClientOutboundMax     Bytes    `yaml:"client_outbound_max" doc:"Bytes waiting for a slow reader before its broker is no longer read."`
 	FetchUpstreamMaxBytes Bytes    `yaml:"fetch_upstream_max_bytes" doc:"Most bytes asked of a broker for one client fetch that touches mirror topics."`
-	MirrorMemory          Bytes    `yaml:"mirror_memory" doc:"Bytes fetched from sources and not yet written, over all mirrors."`
+	MirrorMemory          Bytes    `yaml:"mirror_memory" doc:"Bytes of memory for what is fetched from sources and not yet written, over all mirrors."`
 	IdleTimeout           Duration `yaml:"idle_timeout" doc:"A client connection without traffic is closed after this time."`
 	StalledFrameTimeout   Duration `yaml:"stalled_frame_timeout" doc:"A client that has begun a request must send the rest of it, or 64 KiB, within each such time."`
 	HandshakeTimeout      Duration `yaml:"handshake_timeout" doc:"Time for a new connection's first request, and for reaching the broker while Lockstep knows none yet or addresses do not answer."`
@@ -214,7 +214,7 @@ func Default() Config {
 			ProxyMemory:           512 << 20,
 			ClientOutboundMax:     4 << 20,
 			FetchUpstreamMaxBytes: 8 << 20,
-			MirrorMemory:          64 << 20,
+			MirrorMemory:          32 << 20,
 			IdleTimeout:           Duration(10 * time.Minute),
 			StalledFrameTimeout:   Duration(30 * time.Second),
 			HandshakeTimeout:      Duration(10 * time.Second),

@@ -24,14 +24,21 @@ type Buffer struct {
 // Release.
 func (b *Buffer) Bytes() []byte { return b.body }
 
+// Empty is the buffer's memory with nothing in it, to append to, for who got it
+// from a Pool itself.
+func (b *Buffer) Empty() []byte { return b.mem[:0] }
+
+// Holds tells whether b begins where the buffer's memory does.
+func (b *Buffer) Holds(p []byte) bool { return len(p) > 0 && &p[0] == &b.mem[0] }
+
 // Cap is the memory the buffer pins, in bytes.
 func (b *Buffer) Cap() int { return cap(b.mem) }
 
 // Retain adds a reference.
 func (b *Buffer) Retain() { b.refs.Add(1) }
 
-// OnFree sets what is called when the last reference goes, before the memory
-// is handed out again. To be set by the only holder.
+// OnFree sets what is called when the last reference is gone and the memory may
+// be handed out again. To be set by the only holder.
 func (b *Buffer) OnFree(f func()) { b.free = f }
 
 // Release drops a reference; the last one returns the memory to its pool.
@@ -42,12 +49,12 @@ func (b *Buffer) Release() {
 	case n < 0:
 		panic("kconn: Buffer released more often than retained")
 	}
-	if f := b.free; f != nil {
-		b.free = nil
+	f := b.free
+	b.body, b.free = nil, nil
+	b.pool.put(b)
+	if f != nil { // who waits for its room may get it at once
 		f()
 	}
-	b.body = nil
-	b.pool.put(b)
 }
 
 // Size classes: four steps for each doubling (at most a quarter is wasted),
@@ -58,22 +65,32 @@ const (
 	classCount = (maxShift-minShift)*4 + 1
 )
 
-// Buffers of at least largeBuffer bytes lie idle in one list, of at most
-// largeIdle bytes: by class in sync.Pools, each class would keep its own, and
-// the collector, which counts them as live, lets twice as much pile up.
+// Buffers of at least largeBuffer bytes lie idle in one list: by class in
+// sync.Pools, each class would keep its own, and the collector, which counts
+// them as live, lets twice as much pile up. Those in use and the idle ones have
+// at most largeKeep bytes together, as far as that is not in use.
 const (
-	largeBuffer = 256 << 10
-	largeIdle   = 32 << 20
+	largeBuffer = 64 << 10
+	largeKeep   = 32 << 20
 )
 
 // Pool hands out Buffers by size. The zero value is ready. Small idle ones go
 // with the garbage collector.
 type Pool struct {
+	// Keep is instead of largeKeep when it is above 0. To be set before use.
+	Keep    int
 	classes [classCount]sync.Pool
 
 	mu    sync.Mutex
-	large []*Buffer // newest last
+	large []*Buffer // idle, newest last
 	idle  int       // bytes in large
+	used  int       // bytes of large ones in use
+}
+
+// Room is what a new Buffer for n bytes pins.
+func Room(n int) int {
+	_, size := classFor(n)
+	return size
 }
 
 func classFor(n int) (class, size int) {
@@ -93,11 +110,10 @@ func classFor(n int) (class, size int) {
 // Get returns a Buffer of at least n bytes with one reference.
 func (p *Pool) Get(n int) *Buffer {
 	class, size := classFor(n)
-	if b := p.idleFor(class, size); b != nil {
-		b.refs.Store(1)
-		return b
+	b := p.idleFor(class, size)
+	if b == nil {
+		b = &Buffer{pool: p, class: class, mem: make([]byte, size)}
 	}
-	b := &Buffer{pool: p, class: class, mem: make([]byte, size)}
 	b.refs.Store(1)
 	return b
 }
@@ -105,9 +121,6 @@ func (p *Pool) Get(n int) *Buffer {
 // idleFor finds an idle buffer: of the class, or, of the large ones, the
 // smallest that is large enough and at most twice as large.
 func (p *Pool) idleFor(class, size int) *Buffer {
-	if class < 0 {
-		return nil
-	}
 	if size < largeBuffer {
 		b, _ := p.classes[class].Get().(*Buffer)
 		return b
@@ -121,28 +134,41 @@ func (p *Pool) idleFor(class, size int) *Buffer {
 		}
 	}
 	if best < 0 {
+		p.used += size
+		p.trim()
 		return nil
 	}
 	b := p.large[best]
 	p.large = slices.Delete(p.large, best, best+1)
 	p.idle -= len(b.mem)
+	p.used += len(b.mem)
 	return b
 }
 
 func (p *Pool) put(b *Buffer) {
-	switch size := len(b.mem); {
-	case b.class < 0 || size > largeIdle:
-	case size < largeBuffer:
+	size := len(b.mem)
+	if size < largeBuffer {
 		p.classes[b.class].Put(b)
-	default:
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.large = append(p.large, b)
-		p.idle += size
-		drop := 0 // the oldest ones go
-		for ; p.idle > largeIdle; drop++ {
-			p.idle -= len(p.large[drop].mem)
-		}
-		p.large = slices.Delete(p.large, 0, drop)
+		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.large = append(p.large, b)
+	p.idle += size
+	p.used -= size
+	p.trim()
+}
+
+// trim lets the oldest idle buffers go, as far as there are too many. mu is
+// held.
+func (p *Pool) trim() {
+	keep := p.Keep
+	if keep <= 0 {
+		keep = largeKeep
+	}
+	drop := 0
+	for ; drop < len(p.large) && p.used+p.idle > keep; drop++ {
+		p.idle -= len(p.large[drop].mem)
+	}
+	p.large = slices.Delete(p.large, 0, drop)
 }

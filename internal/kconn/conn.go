@@ -19,8 +19,8 @@ import (
 // Range is a span of API versions, both ends included.
 type Range struct{ Min, Max int16 }
 
-// admitFrom is the size from which Conn.Admit is asked.
-const admitFrom = 8 << 10
+// allocFrom is the size from which Conn.Alloc is asked.
+const allocFrom = 8 << 10
 
 // Conn is a ready connection: versions known, authenticated. It is used by one
 // goroutine at a time, but Close, which any may call. After an error from
@@ -38,10 +38,9 @@ type Conn struct {
 	rtt      time.Duration // 0: nothing answered yet
 	head     []byte        // request header, reused
 
-	// Admit, when set, is called with the size of a response larger than
-	// admitFrom bytes before its body is read, and may wait; what it returns is
-	// called when the response's Buffer is freed. To be set before use.
-	Admit func(ctx context.Context, size int) (free func(), err error)
+	// Alloc, when set, gives the Buffer for a response larger than allocFrom
+	// bytes, n of them, and may wait. To be set before use.
+	Alloc func(ctx context.Context, n int) (*Buffer, error)
 
 	in [8]byte
 }
@@ -219,24 +218,11 @@ func (c *Conn) read(ctx context.Context, headerTags bool, sentAt time.Time) (*Bu
 	if size > c.d.MaxFrame {
 		return nil, fmt.Errorf("%w: it has %d bytes, allowed are %d", ErrFrameTooLarge, size, c.d.MaxFrame)
 	}
-	var free func()
-	if c.Admit != nil && size > admitFrom {
-		var err error
-		if free, err = c.Admit(ctx, int(size)); err != nil {
-			return nil, err
-		}
-		// The wait was ours, not the broker's.
-		err = c.nc.SetDeadline(time.Now().Add(c.d.RequestTimeout))
-		if err == nil {
-			err = ctx.Err() // its own deadline may just have been overwritten
-		}
-		if err != nil {
-			free()
-			return nil, err
-		}
+	b, err := c.alloc(ctx, int(size)-4)
+	if err != nil {
+		return nil, err
 	}
-	b := c.d.Pool.Get(int(size) - 4)
-	b.body, b.free = b.mem[:size-4], free
+	b.body = b.mem[:size-4]
 	if _, err := io.ReadFull(c.nc, b.body); err != nil {
 		b.Release()
 		return nil, err
@@ -248,6 +234,27 @@ func (c *Conn) read(ctx context.Context, headerTags bool, sentAt time.Time) (*Bu
 			return nil, err
 		}
 		b.body = rest
+	}
+	return b, nil
+}
+
+// alloc is the Buffer for a response of n bytes.
+func (c *Conn) alloc(ctx context.Context, n int) (*Buffer, error) {
+	if c.Alloc == nil || n <= allocFrom {
+		return c.d.Pool.Get(n), nil
+	}
+	b, err := c.Alloc(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	// The wait was ours, not the broker's.
+	err = c.nc.SetDeadline(time.Now().Add(c.d.RequestTimeout))
+	if err == nil {
+		err = ctx.Err() // its own deadline may just have been overwritten
+	}
+	if err != nil {
+		b.Release()
+		return nil, err
 	}
 	return b, nil
 }

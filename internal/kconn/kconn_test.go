@@ -383,7 +383,7 @@ func TestIdleBeyondTheSession(t *testing.T) {
 	require.True(t, c.Closed())
 }
 
-func TestAdmit(t *testing.T) {
+func TestAlloc(t *testing.T) {
 	addr := server(t, func(c net.Conn) {
 		for {
 			key, v, corr, ok := frame(c)
@@ -399,18 +399,21 @@ func TestAdmit(t *testing.T) {
 	})
 	c, err := dial(t, &Dialer{}, addr)
 	require.NoError(t, err)
+	var pool Pool
 	held := 0
-	c.Admit = func(_ context.Context, n int) (func(), error) {
+	c.Alloc = func(_ context.Context, n int) (*Buffer, error) {
 		held += n
-		return func() { held -= n }, nil
+		b := pool.Get(n)
+		b.OnFree(func() { held -= n })
+		return b, nil
 	}
 	b, err := c.RoundTripRaw(t.Context(), 3, 0, nil, 0)
 	require.NoError(t, err)
-	require.Greater(t, held, 20<<10)
+	require.Equal(t, 20<<10, held)
 	b.Release()
 	require.Zero(t, held)
 	require.Panics(t, func() { b.Release() })
-	c.Admit = func(context.Context, int) (func(), error) { return nil, context.Canceled }
+	c.Alloc = func(context.Context, int) (*Buffer, error) { return nil, context.Canceled }
 	_, err = c.RoundTripRaw(t.Context(), 3, 0, nil, 0)
 	require.ErrorIs(t, err, context.Canceled)
 }
@@ -446,7 +449,10 @@ func TestPoolOfLargeBuffers(t *testing.T) {
 	require.Same(t, a, p.Get(9<<20))
 	require.Zero(t, p.idle)
 	a.Release()
-	require.NotSame(t, a, p.Get(1<<20), "16 MiB are too much for 1 MiB: what is held is counted by answers")
+	c := p.Get(1 << 20)
+	require.NotSame(t, a, c, "16 MiB are too much for 1 MiB")
+	b.Release()
+	c.Release()
 	var all []*Buffer
 	for range 8 {
 		all = append(all, p.Get(16<<20))
@@ -454,10 +460,46 @@ func TestPoolOfLargeBuffers(t *testing.T) {
 	for _, x := range all {
 		x.Release()
 	}
-	require.LessOrEqual(t, p.idle, largeIdle)
-	require.Len(t, p.large, largeIdle/(16<<20))
-	p.Get(largeIdle + 1).Release()
-	require.LessOrEqual(t, p.idle, largeIdle)
+	require.LessOrEqual(t, p.idle, largeKeep)
+	require.Len(t, p.large, largeKeep/(16<<20))
+	p.Get(largeKeep + 1).Release()
+	require.LessOrEqual(t, p.idle, largeKeep)
+}
+
+// What is in use leaves less room for what lies idle.
+func TestPoolKeepsLessBesideWhatIsUsed(t *testing.T) {
+	p := Pool{Keep: 10 << 20}
+	a, b := p.Get(4<<20), p.Get(4<<20)
+	require.Equal(t, 8<<20, p.used)
+	b.Release()
+	require.Equal(t, []int{4 << 20, 4 << 20}, []int{p.used, p.idle})
+	c := p.Get(1 << 20)
+	require.NotSame(t, b, c)
+	require.Equal(t, []int{5 << 20, 4 << 20}, []int{p.used, p.idle})
+	d := p.Get(2 << 20)
+	require.Same(t, b, d, "an idle one of twice the size")
+	e := p.Get(12 << 20)
+	require.Equal(t, []int{21 << 20, 0}, []int{p.used, p.idle}, "what is needed is given in any case")
+	e.Release()
+	require.Equal(t, []int{9 << 20, 0}, []int{p.used, p.idle})
+	for _, x := range []*Buffer{a, c, d} {
+		x.Release()
+	}
+	require.Equal(t, []int{0, 9 << 20}, []int{p.used, p.idle})
+}
+
+func TestBufferHolds(t *testing.T) {
+	var p Pool
+	b := p.Get(10)
+	b.Release()
+	b = p.Get(100 << 10)
+	defer b.Release()
+	in := append(b.Empty(), 1, 2, 3)
+	require.True(t, b.Holds(in))
+	require.False(t, b.Holds(append(in[:len(in):len(in)], make([]byte, 200<<10)...)))
+	require.False(t, b.Holds(nil))
+	require.GreaterOrEqual(t, Room(100<<10), 100<<10)
+	require.Equal(t, Room(100<<10), b.Cap())
 }
 
 func FuzzSkipTags(f *testing.F) {
