@@ -56,7 +56,7 @@ bench: ## Lockstep beside what people would use instead, on real brokers: at mos
 bench-full: ## All of the bench, each part for longer: hours
 	BENCH=full go run ./bench -docs docs
 
-bench-growth: ## How time and memory go with partitions, batch size, failovers, connections and groups: 15 minutes
+bench-growth: ## How time and memory go with partitions, batch size, failovers, connections and groups: 5 minutes
 	BENCH=growth go run ./bench -docs docs
 
 bench-proxy: haproxy ## The proxy alone beside HAProxy, direct, and the proxies of BENCH_PROXY_ADDR=name=host:port,…

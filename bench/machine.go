@@ -43,13 +43,18 @@ func room(s settings) error {
 }
 
 // inUse says how much of the CPUs, in percent, others use now, stolen time
-// included.
-func inUse(ctx context.Context) (*float64, error) {
+// included. With a high load average it looks for longer: was that what has
+// ended, or what comes and goes?
+func inUse(ctx context.Context, highLoad bool) (*float64, error) {
+	look := 2 * time.Second
+	if highLoad {
+		look = 10 * time.Second
+	}
 	before, err := measure.CPUs()
 	if err != nil {
 		return nil, err
 	}
-	if err := lab.Sleep(ctx, 2*time.Second); err != nil {
+	if err := lab.Sleep(ctx, look); err != nil {
 		return nil, err
 	}
 	after, err := measure.CPUs()

@@ -55,7 +55,7 @@ func measureAll(ctx context.Context, s settings) error {
 			"Time until first records": "is told apart and doesn't count; neither does the CPU time in it",
 		},
 	}
-	if u.result.InUse, err = inUse(ctx); err != nil {
+	if u.result.InUse, err = inUse(ctx, report.HighLoad(u.result.LoadStart, u.result.Machine.CPUs)); err != nil {
 		return err
 	}
 	m := u.result.Machine

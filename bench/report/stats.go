@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 )
 
 // Spread is what several rounds gave.
@@ -182,17 +181,20 @@ func (r *Run) loads() Spread {
 
 // Busy says by what the machine was kept busy when the run began; "" when by
 // nothing that matters. The run's own brokers and peers load it later. The load
-// average alone says little: it still has what ran a minute before.
+// average counts only where nobody looked at what others use: it still has what
+// ended a minute before.
 func (r *Run) Busy() string {
-	var why []string
-	if r.LoadStart > 0.75*float64(r.Machine.CPUs) {
-		why = append(why, fmt.Sprintf("load average %s on %d CPUs", number(r.LoadStart, 1), r.Machine.CPUs))
+	switch {
+	case r.InUse != nil && *r.InUse > 10:
+		return fmt.Sprintf("%s %% of the CPUs in use by others, load average %s", number(*r.InUse, 0), number(r.LoadStart, 1))
+	case r.InUse == nil && HighLoad(r.LoadStart, r.Machine.CPUs):
+		return fmt.Sprintf("load average %s on %d CPUs", number(r.LoadStart, 1), r.Machine.CPUs)
 	}
-	if r.InUse != nil && *r.InUse > 10 {
-		why = append(why, fmt.Sprintf("%s %% of the CPUs in use by others", number(*r.InUse, 0)))
-	}
-	return strings.Join(why, ", ")
+	return ""
 }
+
+// HighLoad says that a load average asks for a longer look.
+func HighLoad(load float64, cpus int) bool { return load > 0.75*float64(cpus) }
 
 // stolen is what other virtual machines took of the CPUs during measurements, in
 // percent.

@@ -23,7 +23,7 @@ const (
 	Core  Mode = "core"  // at most 20
 	Full  Mode = "full"  // hours
 	Proxy Mode = "proxy" // the proxy alone, beside other proxies
-	// Growth is how time and memory go with size: an hour on 2 cores.
+	// Growth is how time and memory go with size: 5 minutes on 2 cores.
 	Growth Mode = "growth"
 )
 
