@@ -243,7 +243,7 @@ func (b *fakeBroker) cluster() *Cluster {
 	for k, l := range b.logs {
 		t := c.Topics[k.topic]
 		if t == nil {
-			t = &TopicMeta{ID: b.id}
+			t = &TopicMeta{ID: b.idOf(k.topic)}
 			c.Topics[k.topic] = t
 		}
 		for len(t.Partitions) <= int(k.partition) {
@@ -320,12 +320,21 @@ func (b *fakeBroker) handle(req kmsg.Request) (kmsg.Response, error) {
 }
 
 // name is the only topic's name: ids aren't told apart here.
-func (b *fakeBroker) name(topic string) string {
+// idOf is a topic's id: the broker's for "t".
+func (b *fakeBroker) idOf(topic string) ledger.ID {
+	id := b.id
+	id[15] = topic[0] - 't'
+	return id
+}
+
+func (b *fakeBroker) name(topic string, id ledger.ID) string {
 	if topic != "" {
 		return topic
 	}
 	for k := range b.logs {
-		return k.topic
+		if b.idOf(k.topic) == id {
+			return k.topic
+		}
 	}
 	return ""
 }
@@ -351,7 +360,7 @@ func (b *fakeBroker) produce(r *kmsg.ProduceRequest) (kmsg.Response, error) {
 		rt := kmsg.NewProduceResponseTopic()
 		rt.Topic, rt.TopicID = t.Topic, t.TopicID
 		for _, p := range t.Partitions {
-			k := partKey{b.name(t.Topic), p.Partition}
+			k := partKey{b.name(t.Topic, t.TopicID), p.Partition}
 			l := b.log(k.topic, k.partition)
 			a := kmsg.NewProduceResponseTopicPartition()
 			a.Partition, a.BaseOffset = p.Partition, -1
@@ -413,7 +422,7 @@ func (b *fakeBroker) read(r *kmsg.FetchRequest) (resp *kmsg.FetchResponse, some 
 		rt := kmsg.NewFetchResponseTopic()
 		rt.Topic, rt.TopicID = t.Topic, t.TopicID
 		for _, p := range t.Partitions {
-			l := b.log(b.name(t.Topic), p.Partition)
+			l := b.log(b.name(t.Topic, t.TopicID), p.Partition)
 			if b.answerMax > 0 { // in the order of the request, until it is full
 				if p.PartitionMaxBytes = min(p.PartitionMaxBytes, int32(b.answerMax-used)); p.PartitionMaxBytes <= 0 {
 					p.FetchOffset = l.end()

@@ -349,18 +349,17 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 	req.MaxBytes, req.IsolationLevel = f.maxBytes(), 1
 	req.SessionID, req.SessionEpoch = 0, -1
 	partition := f.partitionBytes(conn, len(list))
-	byName := make(map[string]int, len(list))
 	byID := make(map[[16]byte]string, len(list))
 	place := make(map[partKey]int, len(list))
 	for i := range list {
 		a := &list[i]
-		at, ok := byName[a.p.topic]
-		if !ok {
-			at = len(req.Topics)
+		at := len(req.Topics) - 1
+		if at < 0 || req.Topics[at].Topic != a.p.topic { // in the order of the list, though a topic may come twice: see turn
 			rt := kmsg.NewFetchRequestTopic()
 			rt.Topic, rt.TopicID = a.p.topic, a.spec.id
 			req.Topics = append(req.Topics, rt)
-			byName[a.p.topic], byID[a.spec.id] = at, a.p.topic
+			byID[a.spec.id] = a.p.topic
+			at++
 		}
 		rp := kmsg.NewFetchRequestTopicPartition()
 		rp.Partition, rp.CurrentLeaderEpoch, rp.FetchOffset = a.p.partition, a.spec.current, a.spec.offset

@@ -90,3 +90,43 @@ func TestFetchesTakeTurnsAmongTopics(t *testing.T) {
 		}
 	}
 }
+
+// The same with several topics: a request keeps to the order of the turn, so that
+// the one whose partitions fill the answers doesn't come first each time.
+func TestFetchesTakeTurnsOfSeveralTopics(t *testing.T) {
+	const large, small, asks = 400, 4, 20
+	r := newRig(t, 2)
+	r.topic("u", 1)
+	r.tuning.FetchPartitionMaxBytes = 4 << 20 // no queue is ever full
+	r.start()
+	for _, s := range r.specs {
+		eventually(t, "at work", func() bool { x := r.eng.Partition(s.Topic, s.Partition); return x != nil && x.running() })
+	}
+	batch := func(i int64) []byte { return rawBatch{base: 1000 + i*300, n: 300}.bytes() }
+	n, got := 0, -1
+	r.src.mu.Lock()
+	r.src.answerMax = len(batch(0)) + 1 // a batch each of two partitions
+	r.src.onFetch = func(q *kmsg.FetchRequest) {
+		n++
+		for _, rt := range q.Topics {
+			if r.src.name(rt.Topic, rt.TopicID) == "u" && rt.Partitions[0].FetchOffset == 1000+small*300 && got < 0 {
+				got = n
+			}
+		}
+	}
+	for p := range int32(2) {
+		l := r.src.log("t", p)
+		for i := range int64(large) {
+			l.append(batch(i))
+		}
+	}
+	for i := range int64(small) {
+		r.src.log("u", 0).append(batch(i))
+	}
+	r.src.touch()
+	r.src.mu.Unlock()
+	eventually(t, "all of the small topic", func() bool { return r.eng.Partition("u", 0).Status().Position == 1000+small*300 })
+	r.src.mu.Lock()
+	defer r.src.mu.Unlock()
+	require.Less(t, got, asks, "how often was asked before all of the small topic had come")
+}

@@ -92,7 +92,7 @@ func (s *fakeStore) checkpoint(cp ledger.Checkpoint) {
 	s.parts[k] = &n
 }
 
-// rig is a mirror of topic "t" between two fake brokers.
+// rig is a mirror of topic "t", and those added, between two fake brokers.
 type rig struct {
 	t        *testing.T
 	src, dst *fakeBroker
@@ -116,17 +116,23 @@ func newRig(t *testing.T, parts int32) *rig {
 		memory: 64 << 20,
 		tuning: Tuning{FetchWaitMax: 50 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, KeepBatches: true},
 	}
-	for p := range parts {
-		r.specs = append(r.specs, Spec{Topic: "t", Partition: p})
-		r.store.parts[partKey{"t", p}] = &ledger.Partition{
-			Topic: "t", Partition: p, Live: &ledger.Live{},
-			Record: &ledger.Record{Mirror: "m", Topic: "t", Partition: p, State: epoch.StateLogAlignment, StateEpoch: 1, Lineage: "l", Log: epoch.Log{}},
-		}
-		r.store.parts[partKey{"t", p}].Log = &r.store.parts[partKey{"t", p}].Record.Log
-		r.src.with("t", p, func(*fakeLog) {})
-		r.dst.with("t", p, func(*fakeLog) {})
-	}
+	r.topic("t", parts)
 	return r
+}
+
+// topic adds a topic to the mirror.
+func (r *rig) topic(name string, parts int32) {
+	for p := range parts {
+		k := partKey{name, p}
+		r.specs = append(r.specs, Spec{Topic: name, Partition: p})
+		r.store.parts[k] = &ledger.Partition{
+			Topic: name, Partition: p, Live: &ledger.Live{},
+			Record: &ledger.Record{Mirror: "m", Topic: name, Partition: p, State: epoch.StateLogAlignment, StateEpoch: 1, Lineage: "l", Log: epoch.Log{}},
+		}
+		r.store.parts[k].Log = &r.store.parts[k].Record.Log
+		r.src.with(name, p, func(*fakeLog) {})
+		r.dst.with(name, p, func(*fakeLog) {})
+	}
 }
 
 // start runs an engine, as a new owner does.
