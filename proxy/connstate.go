@@ -46,10 +46,11 @@ type cursor struct {
 	// span is whole (native.go).
 	sound time.Time
 	bump  int32 // of the log it was used with last
-	// hole is the offset in front of the open native span from which the client
-	// was last sent on to its start, at holeAt; -1: it has asked for another since.
+	// hole is the offset from which the client was last sent on over a hole, at
+	// holeAt; -1: it has asked for another since.
 	hole   int64
 	holeAt time.Time
+	deadPE int32 // newest physical epoch of what was passed over as dead in the open native span, -1: nothing
 	// early is when the client was last told to wait above the end, zero: it
 	// stands in range.
 	early time.Time
@@ -133,7 +134,7 @@ func (c *cursor) advance(m mark) {
 // forget drops what is known, not the isolation alarm.
 func (c *cursor) forget() {
 	c.lose()
-	c.seen, c.hole, c.sound, c.early = -1, -1, time.Time{}, time.Time{}
+	c.seen, c.hole, c.deadPE, c.sound, c.early = -1, -1, -1, time.Time{}, time.Time{}
 }
 
 // lose drops where to read on.

@@ -153,7 +153,10 @@ func (p *fetchPart) moved(now *ledger.Partition) bool {
 // says nothing of the virtual one; or, in the open native span, something else
 // than the client has read. Look again, with care (H12).
 func (f *fetch) outOfRange(p *fetchPart, done func()) {
-	f.x.State().cursor(p.partKey, p.log.Log).forget()
+	c := f.x.State().cursor(p.partKey, p.log.Log)
+	hole, at := c.hole, c.holeAt
+	c.forget()
+	c.hole, c.holeAt = hole, at
 	if p.tried { // found again, refused again: a follower that lags, or a leader that lost its tail
 		p.fail(retryLater)
 		done()
@@ -188,6 +191,7 @@ type pick struct {
 	held    bool
 	hidden  int
 	pe      int32 // newest physical epoch of what lies in the open native span
+	deadPE  int32 // the same of what is dead there, -1: nothing is
 }
 
 // choose walks over the records and picks what may be shown: live batches of
@@ -199,7 +203,7 @@ func (p *fetchPart) choose(records []byte) pick {
 		w = l.Walk(p.chain, true)
 	}
 	w.Lenient(confirmed(p.log))
-	out := pick{next: p.p, chain: p.chain}
+	out := pick{next: p.p, chain: p.chain, deadPE: -1}
 	rest := records
 	for len(rest) > 0 {
 		b, after, err := protocol.NextBatch(rest)
@@ -228,6 +232,9 @@ func (p *fetchPart) choose(records []byte) pick {
 		default:
 			if verdict != epoch.Below {
 				out.hidden++
+			}
+			if s := nativeSpan(l); s != nil && e.P >= s.PStart {
+				out.deadPE = e.PEpoch
 			}
 			out.next = e.PEnd()
 			continue
@@ -393,10 +400,12 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 	if !f.sentOn(c, p) {
 		c.hole = -1
 	}
+	c.deadPE = max(c.deadPE, out.deadPE)
 	p.outcome = outNothing
+	to := f.hole(p, c, raw, out)
 	switch {
-	case len(pieces) == 0 && p.atHole(out, raw) && c.hole < 0:
-		pieces = append(pieces, f.sendOver(c, p, out))
+	case len(pieces) == 0 && to >= 0 && c.hole < 0:
+		pieces = append(pieces, f.sendOver(c, p, out, to))
 	case len(pieces) > 0:
 		p.outcome = outAnswer
 		f.h.atlas.chart(p.partKey, l).add(out.batches[0].at.V, out.batches[0].at.P)
@@ -412,9 +421,14 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 		}
 	case out.next > p.p:
 		p.outcome = outMoved
+		if p.astray(out.next) && f.spent <= maxFetchRead {
+			p.outcome = outAgain // now or never: it isn't kept for the next request
+		}
 		c.advance(mark{p.offset, out.next, out.chain})
 	case c.ru && f.q.IsolationLevel != 0 && !p.sided:
 		p.outcome = outAgain
+	case p.astray(p.p):
+		c.lose()
 	}
 	p.sided = c.ru
 	if raw.PreferredReplica >= 0 {

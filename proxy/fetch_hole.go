@@ -4,17 +4,40 @@ import (
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
-// atHole tells that nothing lies between the offset asked for and the start of
-// the open native span: the source's log ended in a transaction marker or aborted
-// records there. Kafka would move readers over them; they have to get to the end
-// that they are told of.
-func (p *fetchPart) atHole(out pick, raw protocol.FetchPartition) bool {
+// hole is where a reader goes on that is given nothing, as nothing lies between:
+// in front of the open native span, where the source's log ended in a
+// transaction marker or aborted records, and at the log's end, where a late
+// write of an old owner lies (dead, and what it takes of the offsets stays
+// empty). Kafka would move readers over both; they have to get to the end that
+// they are told of. -1: there is none.
+func (f *fetch) hole(p *fetchPart, c *cursor, raw protocol.FetchPartition, out pick) int64 {
 	s := nativeSpan(p.log.Log)
-	return s != nil && !out.held && p.offset < s.VStart && out.next >= s.PStart && raw.HighWatermark >= s.PStart
+	if s == nil || out.held || out.next < s.PStart || raw.HighWatermark < s.PStart {
+		return -1
+	}
+	if p.offset < s.VStart {
+		return s.VStart
+	}
+	end := raw.HighWatermark
+	if f.q.IsolationLevel != 0 && raw.LastStableOffset >= 0 {
+		end = min(end, raw.LastStableOffset)
+	}
+	if to := out.next - s.PStart + s.VStart; to > p.offset && out.next >= end && max(out.deadPE, c.deadPE) >= 0 {
+		return to
+	}
+	return -1
 }
 
-// overHole looks, when a reader is to be sent over the hole in front of the open
-// native span, whether the broker still has everything below the span (H4):
+// astray tells that a reader would be read on at physical offset at although its
+// own place in the open native span lies lower: what was passed over is dead.
+// That is not kept from one request to the next: an unclean election may have
+// taken it meanwhile, and clients have written there.
+func (p *fetchPart) astray(at int64) bool {
+	s := nativeSpan(p.log.Log)
+	return s != nil && at > s.PStart+max(p.offset-s.VStart, 0)
+}
+
+// overHole looks, when a reader is to be sent over a hole, whether the broker still has everything below the span (H4):
 // else records may come to stand where there seems to be nothing.
 func (f *fetch) overHole(p *fetchPart, raw protocol.FetchPartition, out pick, done func(code int16)) {
 	for i := range out.batches {
@@ -23,7 +46,7 @@ func (f *fetch) overHole(p *fetchPart, raw protocol.FetchPartition, out pick, do
 			return
 		}
 	}
-	if c := f.x.State().cursor(p.partKey, p.log.Log); !p.atHole(out, raw) || f.sentOn(c, p) {
+	if c := f.x.State().cursor(p.partKey, p.log.Log); f.hole(p, c, raw, out) < 0 || f.sentOn(c, p) {
 		done(0)
 		return
 	}
@@ -37,15 +60,20 @@ func (f *fetch) sentOn(c *cursor, p *fetchPart) bool {
 
 // sendOver is the batch that takes the reader over the hole. It is sent once for
 // a while: a client that can't go over it would ask again at once, for ever.
-func (f *fetch) sendOver(c *cursor, p *fetchPart, out pick) protocol.Batch {
+func (f *fetch) sendOver(c *cursor, p *fetchPart, out pick, v int64) protocol.Batch {
 	l := p.log.Log
-	v := nativeSpan(l).VStart
+	s := nativeSpan(l)
 	e := l.Chain.At(v - 1)
-	if e < 0 { // no record below it: without an epoch the reader could not be told if the span begins anew lower
+	switch {
+	case v > s.VStart: // the broker's own, as it is for what clients wrote
+		e = max(c.deadPE+s.Bump, l.Chain.Newest())
+	case e < 0: // no record below it: without an epoch the reader could not be told if the span begins anew lower
 		e = l.Chain.At(v)
 	}
 	p.outcome, c.hole, c.holeAt = outAnswer, p.offset, f.h.now()
-	c.advance(mark{p.offset, out.next, out.chain})
-	c.advance(mark{v, out.next, -1})
+	c.lose()
+	if v > s.VStart || out.next == s.PStart {
+		c.advance(mark{v, out.next, -1})
+	}
 	return protocol.HoleBatch(p.offset, v, e)
 }

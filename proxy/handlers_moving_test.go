@@ -276,6 +276,9 @@ func drawMoving(t *rapid.T, h *history) (read bool) {
 	case op == 5:
 		h.startAgain(rapid.SampledFrom(h.bases()).Draw(t, "cut"))
 		h.append(1, 0)
+	case op == 6: // a write of an old owner lands
+		h.part.put(stamp(t, dense(t, 0, 2, h.ts), protocol.Stamp{V: h.log.Spans[0].VStart, Gen: 0, Epoch: max(h.src, 0)}))
+		h.sync()
 	default:
 		return true
 	}

@@ -158,6 +158,13 @@ func (h *history) repair() {
 			}
 		}
 	}
+	if i := h.log.SpanAtP(r.P - 1); i >= 0 && h.log.Spans[i].Kind == epoch.Native { // markers count there
+		s := h.log.Spans[i]
+		vend, h.pend = s.VStart+r.P-s.PStart, r.P
+		if i+1 < len(h.log.Spans) {
+			vend = min(vend, h.log.Spans[i+1].VStart)
+		}
+	}
 	l, err := h.log.OpenNative(vend, r.P, r.PEpoch, 0)
 	require.NoError(h.t, err)
 	h.log, h.lost = l.WithLiveEnd(h.pend), false

@@ -157,6 +157,58 @@ func TestH11HoleInFrontOfTheNativeSpan(t *testing.T) {
 	}
 }
 
+// A late write of an old owner lands in a native span (hazards, "Smaller ones"): it is dead and takes its offsets with it.
+// Readers get to the end that they are told of all the same, in both isolation levels, and over it when more is written.
+func TestLateWriteAtTheEndOfANativeSpan(t *testing.T) {
+	for level := range int8(2) {
+		b, h := stoppedBench(t)
+		h.write(2, -1, false) // v12..13
+		h.part.lead(6)
+		late := func() {
+			h.part.put(stamp(t, dense(t, 0, 3, h.ts), protocol.Stamp{V: 12, Gen: 1, Epoch: 3}))
+			h.show(b)
+		}
+		late()
+		at := func(offset int64) ([]liveRecord, int64, int64, protocol.Batch) {
+			q := fetchOne(12, "m", [16]byte{}, offset, 1000)
+			q.MaxWaitMillis, q.Topics[0].Partitions[0].CurrentLeaderEpoch = 0, -1
+			q.IsolationLevel = level
+			p := respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0]
+			require.Zero(t, p.ErrorCode)
+			x := protocol.Batch(p.RecordBatches)
+			recs, next := readBatches(t, p.RecordBatches)
+			return recs, next, p.HighWatermark, x
+		}
+		recs, next, hw, _ := at(12)
+		require.Len(t, recs, 2)
+		require.EqualValues(t, 14, next)
+		require.EqualValues(t, 17, hw)
+		for range 2 {
+			_, _, _, x := at(next)
+			require.NotEmpty(t, x, "sent on to the end")
+			require.Equal(t, []int64{14, 17, 0, 116, -1}, []int64{x.BaseOffset(), x.NextOffset(), int64(x.NumRecords()), int64(x.PartitionLeaderEpoch()), x.ProducerID()})
+			_, _, _, x = at(next)
+			require.Empty(t, x, "a client that stays there doesn't ask all the time")
+			b.now = b.now.Add(holeAgain)
+		}
+		_, _, _, x := at(17)
+		require.Empty(t, x, "the end")
+		require.EqualValues(t, 17, epochEnd(b, 4, 116, -1).EndOffset, "its epoch reaches to there")
+		late()
+		_, _, hw, x = at(15) // from the middle of it, over two of them
+		require.EqualValues(t, 20, hw)
+		require.EqualValues(t, 20, x.NextOffset())
+		h.write(1, -1, false)
+		h.show(b)
+		for _, offset := range []int64{14, 15, 17, 19, 20} {
+			recs, next, _, _ = at(offset)
+			require.Len(t, recs, 1)
+			require.EqualValues(t, 20, recs[0].v)
+			require.EqualValues(t, 21, next)
+		}
+	}
+}
+
 // Where no record lies below the hole, its batch has the native span's epoch: a
 // reader without any could not be told that the span begins anew, lower, when the
 // destination has lost it (found by TestReadersOfAMovingLog).
