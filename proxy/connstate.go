@@ -137,5 +137,12 @@ func (c *cursor) forget() {
 	c.seen, c.hole, c.deadPE, c.sound, c.early = -1, -1, -1, time.Time{}, time.Time{}
 }
 
+// doubt is forget, but for where the client was sent over a hole.
+func (c *cursor) doubt() {
+	hole, at := c.hole, c.holeAt
+	c.forget()
+	c.hole, c.holeAt = hole, at
+}
+
 // lose drops where to read on.
 func (c *cursor) lose() { c.next, c.prev = mark{-1, -1, -1}, mark{-1, -1, -1} }

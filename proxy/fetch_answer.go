@@ -153,10 +153,7 @@ func (p *fetchPart) moved(now *ledger.Partition) bool {
 // says nothing of the virtual one; or, in the open native span, something else
 // than the client has read. Look again, with care (H12).
 func (f *fetch) outOfRange(p *fetchPart, done func()) {
-	c := f.x.State().cursor(p.partKey, p.log.Log)
-	hole, at := c.hole, c.holeAt
-	c.forget()
-	c.hole, c.holeAt = hole, at
+	f.x.State().cursor(p.partKey, p.log.Log).doubt()
 	if p.tried { // found again, refused again: a follower that lags, or a leader that lost its tail
 		p.fail(retryLater)
 		done()
