@@ -150,10 +150,10 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 		topics: map[string]*topicSync{},
 	}
 	s.poll = newPoller(client, s.names, func(c *Cluster) {
-		m.metrics.sourceUp(o.Name, true)
+		s.reached(nil)
 		s.engine.SetSource(c)
 	}, func(err error) {
-		m.metrics.sourceUp(o.Name, false)
+		s.reached(err)
 		s.log.Warn("source metadata not refreshed", "err", err)
 	})
 	s.rules = []uncleanRule{{on: o.UncleanElections}}

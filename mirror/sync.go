@@ -31,6 +31,7 @@ type source struct {
 	resync wakeChan        // look at the topics soon
 	life   context.Context // of Manager.Run; nil before
 	led    sourceLedger
+	reach  reach
 
 	mu     sync.Mutex
 	id     string                // cluster id of the source
@@ -89,12 +90,12 @@ func (s *source) syncs(ctx context.Context) error {
 			if cause := kconn.Name(err); cause != "other" {
 				s.engine.Metrics.dials.WithLabelValues(s.o.Name, "source", cause).Inc()
 			}
-			s.m.metrics.sourceUp(s.o.Name, false)
+			s.reached(err)
 			s.log.Warn("sync of topics failed", "err", err, "cause", errorCode(err), "in", retry)
 			again = time.After(retry)
 			retry = min(2*retry, s.o.Refresh)
 		default:
-			s.m.metrics.sourceUp(s.o.Name, true)
+			s.reached(nil)
 			retry = s.o.RetryMin
 			if s.pending() {
 				again = time.After(pendingPause)

@@ -51,6 +51,9 @@ func printMirrors(cmd *cobra.Command, ms []control.MirrorStatus) error {
 			source = "cluster " + m.Cluster
 		}
 		var notes []string
+		if m.SourceAway != nil {
+			notes = append(notes, "the source is away since "+utc(*m.SourceAway)+": "+m.SourceError)
+		}
 		if m.Deleted {
 			notes = append(notes, "deleted")
 		}

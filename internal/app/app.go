@@ -273,7 +273,7 @@ func proxyLimits(l *config.Limits) proxy.Limits {
 
 // newControl answers for operators.
 func newControl(c *config.Config, a *app) *control.Service {
-	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics, ACLs: a.acls, Groups: a.groups}
+	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics, ACLs: a.acls, Groups: a.groups, SourceAway: a.sourceAway}
 	o.Mirrors = declared(c)
 	return control.New(o)
 }
@@ -297,6 +297,14 @@ func (a *app) topics() (rows []control.Topic, left int) {
 		rows = append(rows, control.Topic(t))
 	}
 	return rows, left
+}
+
+// sourceAway is since when a mirror's source has not answered.
+func (a *app) sourceAway(name string) (since time.Time, why string) {
+	if m := a.mirrors.manager(); m != nil {
+		since, why = m.SourceAway(name)
+	}
+	return since, why
 }
 
 // acls is what a sync of a mirror's ACLs would change now.

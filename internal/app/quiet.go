@@ -13,14 +13,14 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 )
 
-// quietEvery is how often a cause that only people can remove is told of one
-// broker or mirror.
+// quietEvery is how often a cause that lasts is told of one broker or mirror.
 const quietEvery = time.Minute
 
-// quietHandler keeps the log readable while a password or a certificate is wrong:
-// every loop of Lockstep notices it for itself, and tries again and again. Of the
-// warnings with one such cause, about one broker of one mirror, one a minute stays
-// a warning, with the number of those that did not; they are told at debug level.
+// quietHandler keeps the log readable while a password or a certificate is wrong,
+// or a cluster is away: every loop of Lockstep notices it for itself, and tries
+// again and again. Of the warnings with one such cause, about one broker of one
+// mirror, one a minute stays a warning, with the number of those that did not; they
+// are told at debug level. Of a cluster that is away each kind of warning is told.
 type quietHandler struct {
 	slog.Handler
 	mirror string // attribute of the logger
@@ -33,7 +33,7 @@ type toldCauses struct {
 	last map[toldKey]*told
 }
 
-type toldKey struct{ cause, mirror, broker string }
+type toldKey struct{ cause, mirror, broker, msg string }
 
 type told struct {
 	at      time.Time
@@ -67,7 +67,7 @@ func (h *quietHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r) //nolint:wrapcheck // a handler's error is its caller's
 }
 
-// key of a warning whose cause only people can remove.
+// key of a warning whose cause lasts.
 func (h *quietHandler) key(r slog.Record) (key toldKey, ok bool) {
 	key.mirror = h.mirror
 	r.Attrs(func(a slog.Attr) bool {
@@ -83,17 +83,21 @@ func (h *quietHandler) key(r slog.Record) (key toldKey, ok bool) {
 		}
 		return true
 	})
+	switch key.cause {
+	case "refused", "timeout", "unreachable":
+		key.msg = r.Message
+	}
 	return key, key.cause != ""
 }
 
-// causeOf is empty for what may go away by itself.
+// causeOf is empty for what is told each time.
 func causeOf(err error) string {
 	var held *client.HeldBackError
 	if errors.As(err, &held) || errors.Is(err, kerr.SaslAuthenticationFailed) {
 		return "credentials"
 	}
 	switch name := kconn.Name(err); name {
-	case "credentials", "sasl_mechanism", "tls_mismatch", "certificate":
+	case "credentials", "sasl_mechanism", "tls_mismatch", "certificate", "refused", "timeout", "unreachable":
 		return name
 	}
 	return ""

@@ -46,12 +46,25 @@ func TestOneWarningForACause(t *testing.T) {
 	require.Contains(t, out.String(), "more_like_it=19")
 	out.Reset()
 	for range 3 {
-		log.Warn("source broker: will try again", "mirror", "dc1", "conn", "a:9092", "err", kconn.ErrTimeout)
+		log.Warn("source broker: will try again", "mirror", "dc1", "conn", "a:9092", "err", kconn.ErrClosed)
 		log.Warn("no error at all")
 		log.Error("told each time", "err", refused)
 	}
 	require.Equal(t, 9, strings.Count(out.String(), "\n"), out.String())
 	require.NotContains(t, out.String(), "more_like_it")
+
+	out.Reset()
+	for range 20 { // a source that is away
+		for _, cause := range []error{kconn.ErrRefused, kconn.ErrTimeout, kconn.ErrUnreachable} {
+			log.Warn("source broker: will try again", "mirror", "dc1", "conn", "c:9092", "err", fmt.Errorf("dial: %w", cause))
+			log.Warn("sync of topics failed", "mirror", "dc1", "err", cause)
+			log.Warn("sync of group offsets failed", "mirror", "dc1", "err", cause)
+		}
+	}
+	require.Equal(t, 9, strings.Count(out.String(), "level=WARN"), out.String())
+	now = now.Add(quietEvery)
+	log.Warn("sync of topics failed", "mirror", "dc1", "err", kconn.ErrRefused)
+	require.Contains(t, out.String(), "more_like_it=19")
 
 	debug := quiet(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	out.Reset()

@@ -470,3 +470,21 @@ func TestStartRefusedOrHeld(t *testing.T) {
 		require.True(t, res.Done, "%+v", res)
 	})
 }
+
+// A source that doesn't answer is said once, of its mirror.
+func TestSourceAway(t *testing.T) {
+	s := newStand(t)
+	since, why := time.Unix(7, 0).UTC(), "reach the source: refused"
+	s.svc.o.SourceAway = func(mirror string) (time.Time, string) {
+		require.Equal(t, "dc1", mirror)
+		return since, why
+	}
+	ms, err := s.svc.Mirrors(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, since, *ms[0].SourceAway)
+	require.Equal(t, why, ms[0].SourceError)
+	since, why = time.Time{}, ""
+	ms, err = s.svc.Mirrors(t.Context())
+	require.NoError(t, err)
+	require.Nil(t, ms[0].SourceAway)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
@@ -55,6 +56,11 @@ type MirrorStatus struct {
 	Deleted  bool   `json:"deleted"`
 	// UncleanLeaderElection is the support for unclean elections as it is now.
 	UncleanLeaderElection bool `json:"unclean_leader_election"`
+
+	// SourceAway is since when the source has not answered the instance that was
+	// asked, SourceError why.
+	SourceAway  *time.Time `json:"source_away_since,omitempty"`
+	SourceError string     `json:"source_error,omitempty"`
 
 	Topics     int                  `json:"topics"`
 	Partitions int                  `json:"partitions"`
@@ -197,6 +203,11 @@ func (s *Service) Mirrors(ctx context.Context) ([]MirrorStatus, error) {
 	for _, m := range s.declared() {
 		x := get(m.Name)
 		x.Declared, x.Source, x.ConfiguredDifferently = true, m.Source, s.differing(m)
+		if s.o.SourceAway != nil {
+			if since, why := s.o.SourceAway(m.Name); !since.IsZero() {
+				x.SourceAway, x.SourceError = &since, why
+			}
+		}
 	}
 	topics := map[[2]string]bool{}
 	for _, p := range parts {

@@ -33,6 +33,9 @@ type Options struct {
 	// Topics are the topics that are not mirrored, and why, as this instance
 	// knows them, and how many more there are. nil: not known.
 	Topics func() (rows []Topic, left int)
+	// SourceAway says since when a mirror's source has not answered this instance,
+	// and why; zero: it does. nil: not known.
+	SourceAway func(mirror string) (since time.Time, why string)
 	// ACLs is what a sync of a mirror's ACLs would change now. nil: not known.
 	ACLs func(ctx context.Context, mirror string) (*ACLs, error)
 	// Groups are the group offsets that this instance knows, of those that keep
