@@ -414,7 +414,7 @@ func TestH18BareMirror(t *testing.T) {
 	r.start()
 	r.failedWith(0, "without its proxy")
 	r.reached(1, 1) // the other partition goes on
-	require.Equal(t, epoch.StateFailed, r.store.Partition("t", 0).Record.State)
+	eventually(t, "FAILED in the ledger", func() bool { return r.store.Partition("t", 0).Record.State == epoch.StateFailed })
 	require.Equal(t, -1, r.store.Partition("t", 0).Record.Retries, "no retry by itself")
 }
 

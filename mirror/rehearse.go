@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
@@ -129,9 +131,19 @@ func (s *source) unready(topic string, since time.Time) (why string, sure bool) 
 		return "the mirror leaves the topic out: " + s.left[topic], true
 	case t == nil:
 		return "the source has no such topic, or the mirror does not select it (topics.include, topics.exclude)", true
-	case t.err != nil && !errors.Is(t.err, errPending):
+	case verdict(t.err):
 		return t.err.Error(), true
+	case t.err != nil && !errors.Is(t.err, errPending):
+		return t.err.Error(), false // the next look comes by itself
 	}
 	s.wake.wake()
 	return "the topic is being looked at", false
+}
+
+// verdict tells whether err, of a look at a topic, is what was found there and
+// not what kept from looking: a broker away, a write that timed out.
+func verdict(err error) bool {
+	var t *topicError
+	var k *kerr.Error
+	return errors.As(err, &t) && (!errors.As(err, &k) || !k.Retriable)
 }

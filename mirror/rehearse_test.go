@@ -1,6 +1,9 @@
 package mirror
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -8,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -143,4 +147,28 @@ func TestH18StartWhenTheSourceBecameAMirror(t *testing.T) {
 	r := x.view.Partition("t", 0).Record
 	require.Equal(t, epoch.StateStopped, r.Desired)
 	require.LessOrEqual(t, r.StateEpoch, was+2, "the refusal, and at most a look under a new leader")
+}
+
+// What kept from looking at a topic is no reason to refuse its start: only what was found there is.
+func TestStartIsHeldWhenItsTopicCantBeLookedAt(t *testing.T) {
+	began := time.Now()
+	for _, c := range []struct {
+		err  error
+		sure bool
+	}{
+		{errPending, false},
+		{nil, false},
+		{fmt.Errorf("look up topic t on the destination: %w", context.DeadlineExceeded), false},
+		{fmt.Errorf("look up topic t on the destination: %w", kerr.NotController), false},
+		{topicFailed("source_topic", "topic t can't be used on the source: %w", kerr.LeaderNotAvailable), false},
+		{topicFailed("source_topic", "topic t can't be used on the source: %w", kerr.TopicAuthorizationFailed), true},
+		{topicFailed(reasonBareMirror, "topic t: %w", ErrBareMirror), true},
+	} {
+		s := &source{wake: make(wakeChan, 1), resync: make(wakeChan, 1), topics: map[string]*topicSync{"t": {err: c.err}}, synced: began.Add(1)}
+		why, sure := s.unready("t", began)
+		require.Equal(t, c.sure, sure, "%v", c.err)
+		if c.err != nil && !errors.Is(c.err, errPending) {
+			require.Equal(t, c.err.Error(), why)
+		}
+	}
 }
