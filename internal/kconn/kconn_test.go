@@ -486,6 +486,10 @@ func TestPoolKeepsLessBesideWhatIsUsed(t *testing.T) {
 		x.Release()
 	}
 	require.Equal(t, []int{0, 9 << 20}, []int{p.used, p.idle})
+	f, g := p.Get(8<<20), p.Get(4<<20)
+	g.Release()
+	require.Equal(t, []int{8 << 20, 0}, []int{p.used, p.idle}, "4 MiB have no room beside 8")
+	f.Release()
 }
 
 func TestBufferHolds(t *testing.T) {
