@@ -15,29 +15,25 @@ import (
 // back as they were on the source, classified by the ledger view at answer
 // time.
 
-// judge decides about the i-th and all later partitions of this round.
-func (f *fetch) judge(i int) {
-	if i == 0 {
-		f.collect()
-	}
-	for ; i < len(f.parts); i++ {
+// judge decides about the partitions of this round.
+func (f *fetch) judge() {
+	f.collect()
+	inTurn(len(f.parts), func(i int, next func()) {
 		p := f.parts[i]
-		if p.absent {
+		switch {
+		case p.absent:
 			p.outcome = outNothing
-			continue
-		}
-		if !p.mirror {
+			next()
+		case !p.mirror:
 			p.outcome = outNothing
 			if a := &p.answer; a.ErrorCode != 0 || len(a.Records) > 0 || a.Diverging.Set || a.PreferredReplica >= 0 {
 				p.outcome = outAnswer
 			}
-			continue
+			next()
+		default:
+			f.judgePart(p, next)
 		}
-		next := i + 1
-		f.judgePart(p, func() { f.judge(next) })
-		return
-	}
-	f.answered()
+	}, f.answered)
 }
 
 // collect gives each partition what the broker said of it.

@@ -134,16 +134,15 @@ func (h *handlers) planSession(st *connState, q *protocol.FetchRequest) sessionP
 	return sessionPlan{session: fs, wants: fs.wants()}
 }
 
-// plan finds out, for the i-th and all later partitions, what to ask; then done.
-func (f *fetch) plan(i int, done func()) {
-	for ; i < len(f.parts); i++ {
+// plan finds out what to ask for each partition; then it asks.
+func (f *fetch) plan() {
+	inTurn(len(f.parts), func(i int, next func()) {
 		if p := f.parts[i]; p.mirror {
-			next := i + 1
-			f.planPart(p, func() { f.plan(next, done) })
+			f.planPart(p, next)
 			return
 		}
-	}
-	done()
+		next()
+	}, f.ask)
 }
 
 // planPart decides about one mirror partition: an error of ours, or the

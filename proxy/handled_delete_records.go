@@ -64,31 +64,27 @@ func (h *handlers) handleDeleteRecords(x exchange, version int16, body []byte) {
 		x.Forward()
 		return
 	}
-	f.translate(0)
+	inTurn(len(f.parts), func(i int, next func()) { f.translate(f.parts[i], next) }, f.send)
 }
 
-// translate finds the physical offsets from the i-th partition on.
-func (f *deleteRecords) translate(i int) {
-	for ; i < len(f.parts); i++ {
-		d := f.parts[i]
-		if d.code == 0 && d.v < 0 {
-			continue
-		}
-		d.p.Offset = 0
-		if d.code != 0 {
-			continue
-		}
-		next := i + 1
-		r := &reader{h: f.h, x: f.x, key: d.key, spent: &f.spent}
-		f.find(d, r, func(p int64, code int16) {
-			if d.code = code; code == 0 {
-				d.p.Offset = p
-			}
-			f.translate(next)
-		})
+// translate finds the physical offset.
+func (f *deleteRecords) translate(d *deletion, next func()) {
+	if d.code == 0 && d.v < 0 {
+		next()
 		return
 	}
-	f.send()
+	d.p.Offset = 0
+	if d.code != 0 {
+		next()
+		return
+	}
+	r := &reader{h: f.h, x: f.x, key: d.key, spent: &f.spent}
+	f.find(d, r, func(p int64, code int16) {
+		if d.code = code; code == 0 {
+			d.p.Offset = p
+		}
+		next()
+	})
 }
 
 // find is the physical offset up to which everything below d.v lies, and nothing

@@ -74,7 +74,7 @@ func (h *handlers) handleFetch(x exchange, version int16, body []byte) {
 		f.parts = append(f.parts, p)
 		f.byKey[w.key()] = p
 	}
-	f.plan(0, f.ask)
+	f.plan()
 }
 
 func (f *fetch) reader(k partKey) *reader {
@@ -105,9 +105,9 @@ func (f *fetch) ask() {
 	main = append(main, tiny...)
 	switch {
 	case len(side) == 0:
-		f.send(main, wait, f.q.IsolationLevel, &f.resp, func() { f.judge(0) })
+		f.send(main, wait, f.q.IsolationLevel, &f.resp, f.judge)
 	case len(main) == 0:
-		f.send(side, wait, 0, &f.ruResp, func() { f.judge(0) })
+		f.send(side, wait, 0, &f.ruResp, f.judge)
 	default:
 		f.send(side, 0, 0, &f.ruResp, func() {
 			for i := range f.ruResp.Topics {
@@ -117,7 +117,7 @@ func (f *fetch) ask() {
 					}
 				}
 			}
-			f.send(main, wait, f.q.IsolationLevel, &f.resp, func() { f.judge(0) })
+			f.send(main, wait, f.q.IsolationLevel, &f.resp, f.judge)
 		})
 	}
 }
@@ -232,7 +232,7 @@ func (f *fetch) again() {
 		f.x.Release(body)
 	}
 	f.held = f.held[:0]
-	f.plan(0, f.ask)
+	f.plan()
 }
 
 // reply answers the client: everything, or in an incremental answer what the

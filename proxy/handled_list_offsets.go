@@ -20,7 +20,7 @@ type listOffsets struct {
 	x       exchange
 	q       *kmsg.ListOffsetsRequest
 	resp    *kmsg.ListOffsetsResponse
-	raw     []kmsg.ListOffsetsResponseTopic // of mirror partitions
+	raw     map[partKey]kmsg.ListOffsetsResponseTopicPartition // of mirror partitions
 	lookups []*offsetLookup
 	spent   int64
 }
@@ -42,7 +42,7 @@ func (h *handlers) handleListOffsets(x exchange, version int16, body []byte) {
 		badRequest(x, err)
 		return
 	}
-	f := &listOffsets{h: h, x: x, q: q, resp: kmsg.NewPtrListOffsetsResponse()}
+	f := &listOffsets{h: h, x: x, q: q, resp: kmsg.NewPtrListOffsetsResponse(), raw: map[partKey]kmsg.ListOffsetsResponseTopicPartition{}}
 	f.resp.Version = version
 	rest := *q
 	rest.Topics = nil
@@ -97,31 +97,25 @@ func (h *handlers) handleListOffsets(x exchange, version int16, body []byte) {
 	for i, q := range questions {
 		ask(x, q, func(r *kmsg.ListOffsetsResponse) {
 			f.resp.ThrottleMillis = max(f.resp.ThrottleMillis, r.ThrottleMillis)
-			f.raw = append(f.raw, r.Topics...)
+			for _, t := range r.Topics {
+				for _, p := range t.Partitions {
+					f.raw[partKey{t.Topic, p.Partition}] = p
+				}
+			}
 			if i == len(questions)-1 {
-				f.translate(0)
+				inTurn(len(f.lookups), func(i int, next func()) { f.translate(f.lookups[i], next) }, f.reply)
 			}
 		})
 	}
 }
 
-// translate goes through the broker's physical answers from the i-th look-up on.
-func (f *listOffsets) translate(i int) {
-	if i == len(f.lookups) {
-		f.reply()
-		return
-	}
-	l := f.lookups[i]
-	next := func() { f.translate(i + 1) }
+// translate makes of the broker's physical answer what is shown.
+func (f *listOffsets) translate(l *offsetLookup, next func()) {
 	l.out = kmsg.NewListOffsetsResponseTopicPartition()
 	l.out.Partition, l.out.ErrorCode = l.key.partition, kerr.UnknownServerError.Code
-	raw := l.out
-	for _, t := range f.raw {
-		for _, p := range t.Partitions {
-			if t.Topic == l.key.topic && p.Partition == l.key.partition {
-				raw = p
-			}
-		}
+	raw, ok := f.raw[l.key]
+	if !ok {
+		raw = l.out
 	}
 	p := f.h.partition(l.key, [16]byte{})
 	switch {

@@ -30,6 +30,7 @@ type epochLookups struct {
 	parts []*epochLookup
 	spent int64
 	resp  *kmsg.OffsetForLeaderEpochResponse
+	raw   map[partKey]*kmsg.OffsetForLeaderEpochResponseTopicPartition // what it says of each
 }
 
 func (h *handlers) handleOffsetForLeaderEpoch(x exchange, version int16, body []byte) {
@@ -67,38 +68,38 @@ func (h *handlers) handleOffsetForLeaderEpoch(x exchange, version int16, body []
 	}
 	ask(x, q, func(r *kmsg.OffsetForLeaderEpochResponse) {
 		f.resp = r
-		f.answer(0)
+		f.index()
+		inTurn(len(f.parts), func(i int, next func()) { f.answer(f.parts[i], next) }, f.reply)
 	})
 }
 
-// at finds the broker's answer for a partition.
-func (f *epochLookups) at(k partKey) *kmsg.OffsetForLeaderEpochResponseTopicPartition {
+// index finds the broker's answer for each partition.
+func (f *epochLookups) index() {
+	f.raw = make(map[partKey]*kmsg.OffsetForLeaderEpochResponseTopicPartition, len(f.parts))
 	for i := range f.resp.Topics {
 		t := &f.resp.Topics[i]
 		for j := range t.Partitions {
-			if t.Topic == k.topic && t.Partitions[j].Partition == k.partition {
-				return &t.Partitions[j]
+			if k := (partKey{t.Topic, t.Partitions[j].Partition}); f.raw[k] == nil {
+				f.raw[k] = &t.Partitions[j]
 			}
 		}
 	}
-	return nil
 }
 
-// answer goes through the partitions from the i-th on.
-func (f *epochLookups) answer(i int) {
-	if i == len(f.parts) {
-		for _, l := range f.parts {
-			if a := f.at(l.key); a != nil {
-				a.ErrorCode, a.LeaderEpoch, a.EndOffset = l.code, l.epoch, l.end
-			}
+// reply puts what was found into the broker's answer.
+func (f *epochLookups) reply() {
+	for _, l := range f.parts {
+		if a := f.raw[l.key]; a != nil {
+			a.ErrorCode, a.LeaderEpoch, a.EndOffset = l.code, l.epoch, l.end
 		}
-		replyKmsg(f.x, f.resp)
-		return
 	}
-	l := f.parts[i]
-	next := func() { f.answer(i + 1) }
+	replyKmsg(f.x, f.resp)
+}
+
+// answer decides about one partition.
+func (f *epochLookups) answer(l *epochLookup, next func()) {
 	l.epoch, l.end = -1, -1
-	raw := f.at(l.key)
+	raw := f.raw[l.key]
 	now := f.h.partition(l.key, [16]byte{})
 	switch {
 	case raw == nil:

@@ -51,6 +51,7 @@ type bench struct {
 	st   *connState
 	// onWait runs whenever virtual time passes.
 	onWait     func()
+	onReply    func() // runs whenever an answer is given
 	maxFetch   int16
 	mostBodies int // answers that one exchange held at once, at most
 }
@@ -219,6 +220,9 @@ func (x *fakeExchange) end(r result) {
 func (x *fakeExchange) OnEnd(f func()) { x.ends = append(x.ends, f) }
 
 func (x *fakeExchange) Reply(bufs [][]byte) {
+	if x.b.onReply != nil {
+		x.b.onReply()
+	}
 	var body []byte
 	for _, b := range bufs {
 		body = append(body, b...)
