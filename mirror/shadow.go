@@ -326,9 +326,10 @@ func (p *Partition) inspect(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.suspect == s {
-		p.suspect = nil
 		p.awaits = max(p.awaits, awaits)
-		if dead != nil {
+		if dead == nil {
+			p.suspect = nil
+		} else { // it stays until the ledger knows: a stop may come first, and has to find it too
 			p.slog.Warn("on this compacted topic something was written behind mirrored records, and the cleaner would keep it instead", "from", s.from, "to", s.to)
 			p.doubt("dead_behind", regen{force: true, rebuild: dead})
 		}
