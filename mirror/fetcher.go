@@ -265,31 +265,6 @@ func stretched(own, all int32, n int, rtt time.Duration) int32 {
 	return min(own, all)
 }
 
-// turns says where in a list the partitions of the first topic end, and where they
-// go on behind those of others: a request has them together, so that they come
-// before the others.
-func turns(list []asked) (other, again int) {
-	first := list[0].p.topic
-	for other < len(list) && list[other].p.topic == first {
-		other++
-	}
-	again = other
-	for again < len(list) && list[again].p.topic != first {
-		again++
-	}
-	return other, again
-}
-
-// reached is up to where in a list an answer with records of the n-th has come:
-// what is moved to the front is no reason to pass those over that it stands
-// before.
-func reached(n, other, again int) int {
-	if n >= again {
-		return other - 1
-	}
-	return n
-}
-
 type fetchState uint8
 
 const (
@@ -389,7 +364,6 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 	}
 	stale := false
 	last = -1
-	other, again := turns(list)
 	for i := range resp.Topics {
 		rt := &resp.Topics[i]
 		name := rt.Topic
@@ -404,7 +378,7 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 				return -1, fmt.Errorf("%w: Fetch answer for %s/%d, which was not asked for", kconn.ErrNonsense, name, rp.Partition)
 			}
 			if len(rp.RecordBatches) > 0 {
-				last = max(last, reached(n, other, again))
+				last = max(last, n)
 			}
 			if a := &list[n]; a.p.fetched(a.token, a.spec, rp, buf) {
 				stale = true
