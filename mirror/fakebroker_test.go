@@ -319,14 +319,15 @@ func (b *fakeBroker) handle(req kmsg.Request) (kmsg.Response, error) {
 	return nil, fmt.Errorf("fake broker: unexpected %T", req)
 }
 
-// name is the only topic's name: ids aren't told apart here.
-// idOf is a topic's id: the broker's for "t".
+// idOf is a topic's id: the broker's for "t". mu is held.
 func (b *fakeBroker) idOf(topic string) ledger.ID {
 	id := b.id
 	id[15] = topic[0] - 't'
 	return id
 }
 
+// name is the name of the topic with an id, "t" for one that it has no more. mu
+// is held.
 func (b *fakeBroker) name(topic string, id ledger.ID) string {
 	if topic != "" {
 		return topic
@@ -336,7 +337,7 @@ func (b *fakeBroker) name(topic string, id ledger.ID) string {
 			return k.topic
 		}
 	}
-	return ""
+	return "t"
 }
 
 func fenced(cur int32, l *fakeLog) int16 {

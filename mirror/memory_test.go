@@ -103,19 +103,29 @@ func TestMemoryOfManyPartitions(t *testing.T) {
 	r.src.answerMax = batches / 2 * size // they are all joined: no batch keeps an answer
 	var all int64
 	for p := range int32(parts) {
-		for i := range int64(batches) {
-			r.write(p, rawBatch{base: first + 60*i, n: 60})
-			all += int64(size)
-		}
-	}
-	require.Greater(t, all, 8*r.memory)
-	hold, held := make(chan struct{}), make(chan struct{}, parts*batches)
-	r.dst.onProduce = func(partKey, *fakeLog, protocol.Batch) (int16, bool) {
-		held <- struct{}{}
-		<-hold
-		return 0, false
+		r.write(p, rawBatch{base: first, n: 60})
 	}
 	r.start()
+	for p := range int32(parts) { // a destination that stands still lets none begin
+		r.reached(p, first+60)
+	}
+	hold, held := make(chan struct{}), make(chan struct{}, parts*batches)
+	r.dst.with("t", 0, func(*fakeLog) {
+		r.dst.onProduce = func(partKey, *fakeLog, protocol.Batch) (int16, bool) {
+			held <- struct{}{}
+			<-hold
+			return 0, false
+		}
+	})
+	for p := range int32(parts) {
+		r.src.with("t", p, func(l *fakeLog) {
+			for i := int64(1); i < batches; i++ {
+				l.append(rawBatch{base: first + 60*i, n: 60}.bytes())
+				all += int64(size)
+			}
+		})
+	}
+	require.Greater(t, all, 8*r.memory)
 	let := sync.OnceFunc(func() { close(hold) })
 	defer let()
 	<-held

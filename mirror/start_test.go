@@ -104,7 +104,10 @@ func TestM5UnreadableIsNotAbsent(t *testing.T) {
 // H7: a pair counts only for the logs it was made of.
 func TestH7ReplacedLog(t *testing.T) {
 	for name, change := range map[string]func(a *site){
-		"topic made anew": func(a *site) { a.phys.id[0]++; a.proxy.id[0]++ },
+		"topic made anew": func(a *site) {
+			a.phys.with("t", 0, func(*fakeLog) { a.phys.id[0]++ })
+			a.proxy.with("t", 0, func(*fakeLog) { a.proxy.id[0]++ })
+		},
 		"another cluster": func(a *site) { a.name = "C" },
 	} {
 		t.Run(name, func(t *testing.T) {
