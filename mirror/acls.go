@@ -28,17 +28,16 @@ var ErrNoMirror = errors.New("no such mirror in this instance's configuration")
 
 // ACLDiff compares now, and changes nothing.
 func (m *Manager) ACLDiff(ctx context.Context, mirror string) (*ACLDiff, error) {
-	for _, s := range m.sources {
-		if s.o.Name == mirror {
-			p, d, err := s.planACLs(ctx)
-			if err != nil {
-				return nil, err
-			}
-			d.Create, d.Remove, d.Held = p.create, p.remove, p.held
-			return d, nil
-		}
+	s := m.source(mirror)
+	if s == nil {
+		return nil, fmt.Errorf("mirror %q: %w", mirror, ErrNoMirror)
 	}
-	return nil, fmt.Errorf("mirror %q: %w", mirror, ErrNoMirror)
+	p, d, err := s.planACLs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.Create, d.Remove, d.Held = p.create, p.remove, p.held
+	return d, nil
 }
 
 // followACLs keeps the destination's ACLs in step while this instance is the one

@@ -35,12 +35,11 @@ func (s *source) reached(err error) {
 // SourceAway says since when a mirror's source has not answered this instance,
 // and why; zero: it does, or the mirror is none of this instance's.
 func (m *Manager) SourceAway(mirror string) (since time.Time, why string) {
-	for _, s := range m.sources {
-		if s.o.Name == mirror {
-			s.reach.mu.Lock()
-			defer s.reach.mu.Unlock()
-			return s.reach.since, s.reach.why
-		}
+	s := m.source(mirror)
+	if s == nil {
+		return time.Time{}, ""
 	}
-	return time.Time{}, ""
+	s.reach.mu.Lock()
+	defer s.reach.mu.Unlock()
+	return s.reach.since, s.reach.why
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -163,6 +164,15 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 	}
 	s.engine = m.newEngine(s, o, memory, metrics)
 	return s, nil
+}
+
+// source is a mirror's source, nil when this instance's configuration has no such
+// mirror.
+func (m *Manager) source(mirror string) *source {
+	if i := slices.IndexFunc(m.sources, func(s *source) bool { return s.o.Name == mirror }); i >= 0 {
+		return m.sources[i]
+	}
+	return nil
 }
 
 // newEngine makes the engine of a mirror, or with s nil the keeper's, which

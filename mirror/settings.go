@@ -18,12 +18,11 @@ type uncleanRule struct {
 // source, for topics that match an expression ("": all), from now on. What
 // verbs have said stands above it.
 func (m *Manager) SetUnclean(mirror, topics string, on bool) error {
-	for _, s := range m.sources {
-		if s.o.Name == mirror {
-			return s.setUnclean(topics, on)
-		}
+	s := m.source(mirror)
+	if s == nil {
+		return fmt.Errorf("no mirror %q", mirror)
 	}
-	return fmt.Errorf("no mirror %q", mirror)
+	return s.setUnclean(topics, on)
 }
 
 func (s *source) setUnclean(topics string, on bool) error {

@@ -3,6 +3,7 @@ package mirror
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,11 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
+
+// rebuilt tells whether a log was ever begun anew beside the one that is shown.
+func (s *site) rebuilt() bool {
+	return slices.ContainsFunc(s.store.written(), func(r *ledger.Record) bool { return r.Shadow != nil })
+}
 
 // deadBehind are the physical offsets of dead records that lie behind live ones
 // and are followed by no live copy of themselves, so that a cleaner would keep
@@ -377,11 +383,7 @@ func TestH1StopLooksBetweenGenerations(t *testing.T) {
 			b.stopped()
 			require.Equal(t, before, b.content())
 			require.Empty(t, b.deadBehind())
-			rebuilt := false
-			for _, r := range b.store.written() {
-				rebuilt = rebuilt || r.Shadow != nil
-			}
-			require.Equal(t, !c.copied, rebuilt)
+			require.Equal(t, !c.copied, b.rebuilt())
 		})
 	}
 }
@@ -559,11 +561,7 @@ func TestH1StopBeforeTheCopyOfALateWrite(t *testing.T) {
 			b.stopped()
 			require.Equal(t, before, b.content())
 			require.Empty(t, b.deadBehind())
-			rebuilt := false
-			for _, r := range b.store.written() {
-				rebuilt = rebuilt || r.Shadow != nil
-			}
-			require.Equal(t, !c.copied, rebuilt)
+			require.Equal(t, !c.copied, b.rebuilt())
 		})
 	}
 }

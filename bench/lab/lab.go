@@ -4,6 +4,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -133,7 +134,7 @@ func (l *Lab) Count(n, least int64) int64 { return max(least, int64(float64(n)*l
 func (l *Lab) Broken() error {
 	for _, c := range []*testkafka.Cluster{l.Source, l.Dest} {
 		if !c.Alive(1) {
-			return fmt.Errorf("%s", c.LogTail(30))
+			return errors.New(c.LogTail(30))
 		}
 	}
 	return nil

@@ -169,11 +169,14 @@ func (s *Scenario) furthest() (x float64) {
 }
 
 // loads are the lowest and highest load average before a measurement.
-func (r *Run) loads() Spread {
+func (r *Run) loads() Spread { return r.spread(func(x *Sample) float64 { return x.Load }) }
+
+// spread is that of something in all samples.
+func (r *Run) spread(of func(*Sample) float64) Spread {
 	var v []float64
 	for _, s := range r.Scenarios {
-		for _, x := range s.Samples {
-			v = append(v, x.Load)
+		for i := range s.Samples {
+			v = append(v, of(&s.Samples[i]))
 		}
 	}
 	return SpreadOf(v)
@@ -198,12 +201,4 @@ func HighLoad(load float64, cpus int) bool { return load > 0.75*float64(cpus) }
 
 // stolen is what other virtual machines took of the CPUs during measurements, in
 // percent.
-func (r *Run) stolen() Spread {
-	var v []float64
-	for _, s := range r.Scenarios {
-		for _, x := range s.Samples {
-			v = append(v, x.Stolen)
-		}
-	}
-	return SpreadOf(v)
-}
+func (r *Run) stolen() Spread { return r.spread(func(x *Sample) float64 { return x.Stolen }) }

@@ -67,8 +67,8 @@ const (
 
 // Buffers of at least largeBuffer bytes lie idle in one list: by class in
 // sync.Pools, each class would keep its own, and the collector, which counts
-// them as live, lets twice as much pile up. Those in use and the idle ones have
-// at most largeKeep bytes together, as far as that is not in use.
+// them as live, lets twice as much pile up. Idle ones are kept only while they
+// and those in use have at most largeKeep bytes together.
 const (
 	largeBuffer = 64 << 10
 	largeKeep   = 32 << 20
