@@ -209,7 +209,7 @@ func (p *Partition) runJob() func(context.Context) error {
 		return p.switchOver
 	case p.todo.ask != nil && len(p.queue) == 0 && p.inflight == nil:
 		return p.askSource
-	case p.todo.assign && p.inflight == nil:
+	case p.assignDue():
 		return p.assign
 	case p.todo.bump:
 		return p.raise
@@ -272,17 +272,13 @@ func (p *Partition) putAnyway(ctx context.Context, change func(*ledger.Record)) 
 // appended, and with it the bump that keeps the epoch shown at or above it.
 func (p *Partition) assign(ctx context.Context) error {
 	p.mu.Lock()
-	p.todo.assign = false
-	if p.phase != phaseRun || len(p.queue) == 0 || p.inflight != nil {
+	if p.phase != phaseRun || !p.assignDue() {
 		p.mu.Unlock()
 		return nil
 	}
 	it, l, sle := p.queue[0], p.log, max(p.src.epoch, p.queue[0].epoch)
 	pe := max(p.dst.epoch, l.Open().PEpoch)
 	p.mu.Unlock()
-	if it.epoch == l.Chain.Newest() {
-		return nil
-	}
 	l = l.WithEpoch(it.epoch, it.base)
 	state := epoch.StateMirroring
 	if it.epoch > l.Shown(pe) {
@@ -296,11 +292,6 @@ func (p *Partition) assign(ctx context.Context) error {
 		err = p.put(ctx, func(r *ledger.Record) { r.State = epoch.StateMirroring })
 	}
 	if err != nil {
-		p.mu.Lock()
-		// Else it would be left standing behind what is in flight, and nobody
-		// be woken for the next head.
-		p.todo.assign = len(p.queue) > 0 && p.inflight == nil
-		p.mu.Unlock()
 		return err
 	}
 	p.mu.Lock()

@@ -31,6 +31,9 @@ func (p *Partition) askSource(ctx context.Context) error {
 	p.mu.Lock()
 	a, t, l, src := p.todo.ask, p.tail, p.log, p.src
 	p.mu.Unlock()
+	if a == nil { // the destination changed its leader since the job was taken (setDest): recovery comes first
+		return nil
+	}
 	start := max(l.Start, l.Spans[0].VStart)
 	x := &epoch.Truncation{
 		Chain: l.Chain.AdvanceStart(l.Start), Position: t.position, VEnd: t.vEnd, RereadEnd: t.position, Start: start,

@@ -263,7 +263,7 @@ func TestUnknownLedgerWriteLanded(t *testing.T) {
 			eventually(t, "epoch", func() bool {
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				return p.todo.assign
+				return p.assignDue()
 			})
 			return fmt.Errorf("put: %w", ledger.ErrUnknownOutcome)
 		}

@@ -29,7 +29,7 @@ const (
 // todo is what a partition's own goroutine has to do, all that is set.
 type todo struct {
 	regen   *regen // re-read the tail; first of all
-	assign  bool   // the head of the queue has an epoch the chain lacks
+	told    *item  // the queue's head for whose epoch the partition's goroutine was woken (knownEpoch)
 	bump    bool   // the source's leader epoch comes near the one shown
 	advance int64  // the source's log start, when it moved above ours; -1
 	ask     *ask   // ask the source about our end

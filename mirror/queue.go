@@ -89,7 +89,6 @@ func (p *Partition) dropQueue() {
 	}
 	clear(p.queue)
 	p.queue, p.queued = p.queue[:0], 0
-	p.todo.assign = false // the head that it was for is gone: knownEpoch asks for the next one
 	p.token++
 	if it := p.inflight; it == nil {
 		p.walk.position, p.walk.epoch, p.walk.chainEnd = p.tail.position, p.tail.epoch, p.tail.chainEnd
@@ -187,17 +186,25 @@ func (p *Partition) pop() {
 	p.queue = p.queue[1:]
 }
 
-// knownEpoch says whether the ledger's chain has the item's epoch as the newest
-// one; if not, the partition's goroutine is told to add it.
-func (p *Partition) knownEpoch(it *item) bool {
-	if p.log.Chain.Newest() == it.epoch {
+// knownEpoch says whether the ledger's chain has the epoch of the queue's head
+// as the newest one; if not, the partition's goroutine is woken to add it, once
+// for each head: after a failed write of the ledger it rests.
+func (p *Partition) knownEpoch(head *item) bool {
+	if p.log.Chain.Newest() == head.epoch {
 		return true
 	}
-	if !p.todo.assign {
-		p.todo.assign = true
+	if p.todo.told != head {
+		p.todo.told = head
 		p.wake.wake()
 	}
 	return false
+}
+
+// assignDue tells whether the queue's head waits for its epoch to be in the
+// ledger's chain. It is looked at anew each time: a note of it would outlive
+// the head, or an epoch that has come meanwhile. mu is held.
+func (p *Partition) assignDue() bool {
+	return p.inflight == nil && len(p.queue) > 0 && p.queue[0].epoch != p.log.Chain.Newest()
 }
 
 // take gives the writer for broker the next batch, if there is one that may be

@@ -238,7 +238,7 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 	p.errOp = ""
 	p.produceTry, p.writeWait = 0, time.Time{}
 	p.drain = false
-	p.todo.regen, p.todo.ask, p.todo.assign = nil, nil, false
+	p.todo.regen, p.todo.ask = nil, nil
 	p.walk.open = openTxns{}
 	p.dropQueue()
 	if t.openAt {

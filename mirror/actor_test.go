@@ -1,0 +1,102 @@
+package mirror
+
+import (
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
+)
+
+// running is a partition in MIRRORING whose own goroutine is the test: what it
+// does between two steps of others has no room for chance.
+func running(t *testing.T) *Partition {
+	d := (&kconn.Dialer{}).Init()
+	rec := &ledger.Record{Mirror: "m", Topic: "t", State: epoch.StateMirroring, StateEpoch: 1, Lineage: "l", Log: epoch.Log{
+		Spans: []epoch.Span{{Kind: epoch.Mirrored, Gen: 1, PEnd: -1}}, Chain: epoch.Chain{{Epoch: 0, Start: 0}}, Bump: 10, LastGen: 1,
+	}}
+	store := &fakeStore{parts: map[partKey]*ledger.Partition{{"t", 0}: {Topic: "t", Live: &ledger.Live{}, Record: rec, Log: &rec.Log}}}
+	e := NewEngine(EngineOptions{
+		Mirror: "m", Source: d, Dest: d, Store: store, Memory: NewMemory(1 << 20), Metrics: NewMetrics(nil),
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	p := newPartition(e, Spec{Topic: "t"})
+	require.True(t, p.begin())
+	p.src, p.dst = leader{broker: 1, known: true}, leader{broker: 1, known: true}
+	p.phase = phaseRecover
+	p.resume(p.dst, true, tail{gen: -1, epoch: -1}, nil)
+	require.Equal(t, phaseRun, p.phase)
+	p.mu.Lock()
+	p.todo.bump = false
+	p.mu.Unlock()
+	woken(p)
+	return p
+}
+
+func woken(p *Partition) bool {
+	select {
+	case <-p.wake:
+		return true
+	default:
+		return false
+	}
+}
+
+// A writer that looks for a batch while its epoch is on the way into the ledger
+// must not make the partition deaf for the next epoch: it stood still until
+// something else woke it.
+func TestNextEpochIsAskedFor(t *testing.T) {
+	p := running(t)
+	one := &item{batch: rawBatch{n: 1}.bytes(), ready: true, vEnd: 1, next: 1, count: 1, epoch: 1, size: 1}
+	two := &item{batch: rawBatch{n: 1}.bytes(), ready: true, base: 1, vEnd: 2, next: 2, count: 1, epoch: 2, size: 1}
+	p.queue, p.queued = []*item{one, two}, 2
+	take := func() bool { _, _, ok := p.take(1, roomForOne, time.Now()); return ok }
+
+	require.False(t, take())
+	require.True(t, woken(p))
+	require.NotNil(t, p.nextJob())
+	require.False(t, take())          // while the ledger's answer is awaited
+	p.log = p.log.WithEpoch(1, 0)     // it is there
+	require.True(t, take())           // by a writer that is quicker than the goroutine
+	woken(p)                          // whatever it was woken for:
+	require.Nil(t, p.nextJob())       // there is nothing to do while a batch is under way
+	require.Equal(t, one, p.inflight) // and it sleeps
+	p.mu.Lock()                       // the answer
+	p.inflight = nil                  //
+	p.confirm(one, 0)                 //
+	p.mu.Unlock()                     //
+	require.True(t, woken(p), "nobody adds the next epoch")
+	require.NotNil(t, p.nextJob())
+
+	// Not woken again for the same head: after a write that failed it rests.
+	require.False(t, take())
+	require.False(t, woken(p))
+	// A head that comes anew is another one.
+	p.mu.Lock()
+	p.dropQueue()
+	again := *two
+	again.dropped = false
+	p.queue, p.queued = []*item{&again}, 1
+	p.mu.Unlock()
+	require.False(t, take())
+	require.True(t, woken(p))
+}
+
+// The destination may change its leader between the moment that a question to
+// the source is taken up and the moment that it is asked.
+func TestQuestionOvertakenByALeader(t *testing.T) {
+	p := running(t)
+	p.mu.Lock()
+	p.question(&ask{kind: askRange})
+	p.mu.Unlock()
+	job := p.nextJob()
+	require.NotNil(t, job)
+	p.setDest(leader{broker: 2, epoch: 1, known: true})
+	require.NoError(t, job(t.Context()))
+	require.Equal(t, phaseRecover, p.phase)
+}
