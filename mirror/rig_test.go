@@ -94,6 +94,7 @@ func (s *fakeStore) checkpoint(cp ledger.Checkpoint) {
 
 // rig is a mirror of topic "t", and those added, between two fake brokers.
 type rig struct {
+	said     said
 	t        *testing.T
 	src, dst *fakeBroker
 	store    *fakeStore
@@ -117,6 +118,7 @@ func newRig(t *testing.T, parts int32) *rig {
 		tuning: Tuning{FetchWaitMax: 50 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, KeepBatches: true},
 	}
 	r.topic("t", parts)
+	t.Cleanup(func() { r.said.tell(t, "the mirror") })
 	return r
 }
 
@@ -137,9 +139,9 @@ func (r *rig) topic(name string, parts int32) {
 
 // start runs an engine, as a new owner does.
 func (r *rig) start() {
-	out := io.Discard
+	out := io.Writer(&r.said)
 	if testing.Verbose() {
-		out = os.Stderr
+		out = io.MultiWriter(out, os.Stderr)
 	}
 	memory := NewMemory(r.memory)
 	r.eng = NewEngine(EngineOptions{

@@ -51,6 +51,7 @@ func newSite(t *testing.T, name string) *site {
 		store:  &fakeStore{parts: map[partKey]*ledger.Partition{}},
 		tuning: Tuning{FetchWaitMax: 20 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, BumpStep: 1},
 	}
+	t.Cleanup(func() { s.said.tell(t, name) })
 	s.proxy.id = s.phys.id
 	s.phys.with("t", 0, func(*fakeLog) {})
 	s.proxy.with("t", 0, func(*fakeLog) {})
@@ -370,10 +371,24 @@ func (s *fakeStore) written() []*ledger.Record {
 	return append([]*ledger.Record(nil), s.puts...)
 }
 
-// said keeps the warnings of a log.
+// said keeps the warnings of a log, and the newest lines of all levels for a
+// test that fails.
 type said struct {
 	mu   sync.Mutex
 	text strings.Builder
+	last []string
+}
+
+const saidLast = 60
+
+// tell prints the newest lines if the test has failed.
+func (s *said) tell(t *testing.T, who string) {
+	if !t.Failed() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.Logf("the end of %s's log:\n%s", who, strings.Join(s.last, ""))
 }
 
 func (s *said) Write(b []byte) (int, error) {
@@ -381,6 +396,9 @@ func (s *said) Write(b []byte) (int, error) {
 	defer s.mu.Unlock()
 	if bytes.Contains(b, []byte("level=WARN")) {
 		s.text.Write(b)
+	}
+	if s.last = append(s.last, string(b)); len(s.last) > saidLast {
+		s.last = s.last[1:]
 	}
 	return len(b), nil
 }
