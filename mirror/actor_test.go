@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"io"
 	"log/slog"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ func running(t *testing.T) *Partition {
 	store := &fakeStore{parts: map[partKey]*ledger.Partition{{"t", 0}: {Topic: "t", Live: &ledger.Live{}, Record: rec, Log: &rec.Log}}}
 	e := NewEngine(EngineOptions{
 		Mirror: "m", Source: d, Dest: d, Store: store, Memory: NewMemory(1 << 20), Metrics: NewMetrics(nil),
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	p := newPartition(e, Spec{Topic: "t"})
 	require.True(t, p.begin())
