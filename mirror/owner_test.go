@@ -18,15 +18,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"go.uber.org/goleak"
 
+	"github.com/lockstep-kafka/lockstep/internal/leaktest"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
 // ownerCluster is kfake, or what LOCKSTEP_TEST_BOOTSTRAP names.
 func ownerCluster(t *testing.T) []string {
 	t.Helper()
-	t.Cleanup(func() { goleak.VerifyNone(t) })
+	t.Cleanup(func() { leaktest.None(t) })
 	var seed []string
 	if b := os.Getenv("LOCKSTEP_TEST_BOOTSTRAP"); b != "" {
 		seed = strings.Split(b, ",")

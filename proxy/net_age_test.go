@@ -99,6 +99,9 @@ func eachSession(p *Proxy, f func(s *session)) {
 	}
 }
 
+// lookAtAll has every session look at its limits now, not when its timer says so.
+func lookAtAll(p *Proxy) { eachSession(p, (*session).look) }
+
 func count(p *Proxy, is func(s *session) bool) (n int) {
 	eachSession(p, func(s *session) {
 		if is(s) {

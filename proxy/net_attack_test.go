@@ -250,7 +250,7 @@ func TestLingeringClientsCount(t *testing.T) {
 // Who takes a little now and then of what was left for it is not waited for.
 func TestLingerEndsForDrips(t *testing.T) {
 	leakCheck(t)
-	p := testProxy(t, scriptedBroker(t, hugeAnswers(16<<20, 0)), func(o *Options) { o.Limits.HandshakeTimeout = 200 * time.Millisecond })
+	p := testProxy(t, scriptedBroker(t, hugeAnswers(16<<20, 0)), nil)
 	raw, err := p.fronts[0].lns[0].Listener.(*net.TCPListener).SyscallConn()
 	require.NoError(t, err)
 	require.NoError(t, raw.Control(func(fd uintptr) { // what it accepts has it, too: little waits in the kernel
@@ -261,6 +261,7 @@ func TestLingerEndsForDrips(t *testing.T) {
 	require.NoError(t, c.SetReadBuffer(4<<10))
 	c.send(request(keyHeartbeat, 0, 1, nil, nil))
 	eventually(t, "an answer waits", func() bool { now, _ := p.engine.held(); return now > 0 })
+	p.SetLimits(Limits{HandshakeTimeout: 200 * time.Millisecond})
 	c.send([]byte("GET / HTTP/1.1\r\n\r\n"))
 	dripped := make(chan struct{})
 	go func() {
@@ -286,7 +287,6 @@ func TestClientGoneWhileBrokerHangs(t *testing.T) {
 	var got atomic.Int64
 	p := testProxy(t, scriptedBroker(t, serveFrames(func(protocol.RequestHeader, []byte) []byte { got.Add(1); return nil })), func(o *Options) {
 		o.handler = asksWhole()
-		o.Limits.HandshakeTimeout = 100 * time.Millisecond
 		o.Limits.MaxInFlight = 2
 	})
 	handled := request(protocol.KeyListOffsets, 1, 1, nil, nil)
@@ -295,12 +295,14 @@ func TestClientGoneWhileBrokerHangs(t *testing.T) {
 		append(handled, request(keyHeartbeat, 0, 2, nil, make([]byte, 100))...),
 		append(append(request(keyHeartbeat, 0, 1, nil, nil), request(keyHeartbeat, 0, 2, nil, nil)...), request(keyHeartbeat, 0, 3, nil, nil)...),
 	} {
+		p.SetLimits(Limits{MaxInFlight: 2})
 		before := got.Load()
 		c := dialRaw(t, p)
 		c.send(b)
 		eventually(t, "asked", func() bool { return got.Load() > before })
 		require.NoError(t, c.Close())
-		eventually(t, "gone", func() bool { return p.open.Load() == 0 && p.sockets.Load() == 0 })
+		p.SetLimits(Limits{MaxInFlight: 2, HandshakeTimeout: time.Millisecond})
+		eventually(t, "gone", func() bool { lookAtAll(p); return p.open.Load() == 0 && p.sockets.Load() == 0 })
 		require.Equal(t, i+1, closedFor(p, ReasonClientEOF))
 	}
 }

@@ -26,7 +26,7 @@ func TestDrain(t *testing.T) {
 		return sumAnswer(h, f)
 	}))
 	opts := testOptions(broker)
-	opts.Limits.DrainTimeout = 2 * time.Second
+	opts.Limits.DrainTimeout = time.Hour
 	p, err := New(opts)
 	require.NoError(t, err)
 	stop := runProxy(t, p)
@@ -91,6 +91,35 @@ func TestDrainHardStop(t *testing.T) {
 	require.Equal(t, 1, closedFor(p, ReasonDraining))
 }
 
+// A dial that is under way when the time for the drain is over ends with the
+// drain, and doesn't say that the broker can't be reached.
+func TestDrainHardStopWhileDialling(t *testing.T) {
+	leakCheck(t)
+	opts := testOptions("")
+	opts.Loops = 1
+	opts.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	p, err := New(opts)
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	cancel := p.cancel
+	p.cancel = func() {
+		cancel()
+		p.wg.Wait() // the dial has told the loop
+		close(ended)
+	}
+	stop := runProxy(t, p)
+	c := dialRaw(t, p)
+	c.send(request(keyHeartbeat, 0, 1, nil, nil))
+	eventually(t, "dials", func() bool { return count(p, func(s *session) bool { return s.dialing != nil }) == 1 })
+	p.engine.loops[0].post(func() { <-ended }) // it has something else to do meanwhile
+	stop()
+	require.Empty(t, c.ended())
+	require.Equal(t, 1, closedFor(p, ReasonDraining))
+}
+
 // PX-091: connections in every early state (nothing sent, part of a size, part
 // of a header, part of a frame, a broker that is being dialled) end with the
 // drain, with their files and goroutines, however often it happens.
@@ -133,9 +162,15 @@ func TestDrainDelayAndEarlyEnd(t *testing.T) {
 	leakCheck(t)
 	opts := testOptions(scriptedBroker(t, serveFrames(sumAnswer)))
 	opts.Limits.DrainTimeout = time.Hour
-	opts.Limits.DrainDelay = 300 * time.Millisecond
+	opts.Limits.DrainDelay = time.Hour
 	p, err := New(opts)
 	require.NoError(t, err)
+	delay := make(chan struct{})
+	p.sleep = func(d time.Duration) {
+		if d == time.Hour {
+			<-delay
+		}
+	}
 	stop := runProxy(t, p)
 	early := dialRaw(t, p)
 	early.send(request(keyHeartbeat, 0, 1, nil, nil))
@@ -151,6 +186,7 @@ func TestDrainDelayAndEarlyEnd(t *testing.T) {
 	c := dialRaw(t, p)
 	c.send(request(keyHeartbeat, 0, 1, nil, nil))
 	c.answer()
+	close(delay)
 	c.ended()
 	require.NoError(t, c.Close())
 	select {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockstep-kafka/lockstep/internal/leaktest"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
@@ -31,7 +32,7 @@ func leakCheck(t *testing.T) {
 	before := openFiles(t)
 	goroutines := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
-		goleak.VerifyNone(t, goroutines)
+		leaktest.None(t, goroutines)
 		require.Eventually(t, func() bool { return openFiles(t) <= before }, testPatience, 5*time.Millisecond, "files were left open")
 	})
 }

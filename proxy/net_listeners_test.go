@@ -190,7 +190,6 @@ func TestTLSRefusals(t *testing.T) {
 		tlsFront(server)(o)
 		o.Listeners[0].FirstPort, o.Listeners[0].LastPort = 0, 0
 		o.Listeners[0].SNI = &SNI{BootstrapHost: "lockstep.test", BrokerHost: "b%d.lockstep.test"}
-		o.Limits.HandshakeTimeout = 500 * time.Millisecond
 	})
 	good := func() *tls.Config {
 		return &tls.Config{RootCAs: ca.Pool, ServerName: "lockstep.test", Certificates: []tls.Certificate{ca.Certificate(t, "client")}}
@@ -257,6 +256,11 @@ func TestTLSRefusals(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := closedFor(p, tc.reason)
+			var lim Limits
+			if tc.reason == ReasonHandshakeTimeout {
+				lim.HandshakeTimeout = time.Millisecond
+			}
+			p.SetLimits(lim)
 			tc.run(t, dialTCP(t, p.Addr().String()))
 			eventually(t, "reason "+tc.reason.String(), func() bool { return closedFor(p, tc.reason) == before+1 })
 		})

@@ -123,6 +123,7 @@ type Proxy struct {
 	wg     sync.WaitGroup // goroutines but the loops
 	open   atomic.Int64   // client connections
 	admission
+	sleep    func(time.Duration)
 	nextSeed atomic.Uint32
 	ending   atomic.Bool // Run's context has ended
 	draining atomic.Bool
@@ -136,7 +137,7 @@ func New(opts Options) (_ *Proxy, err error) {
 	}
 	p := &Proxy{
 		log: opts.Logger, bootstrap: opts.Bootstrap, tls: opts.TLS,
-		dial: opts.Dial, handler: opts.handler,
+		dial: opts.Dial, handler: opts.handler, sleep: time.Sleep,
 	}
 	if p.log == nil {
 		p.log = slog.Default()
@@ -250,7 +251,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.ending.Store(true)
 	if d := p.limits().DrainDelay; d > 0 {
 		p.log.Info("not ready any more; clients are still accepted for a while, so that load balancers notice first", "for", d)
-		time.Sleep(d)
+		p.sleep(d)
 	}
 	for _, f := range p.fronts {
 		f.close()
@@ -258,8 +259,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	accepting.Wait()
 	refuse() // those that are not clients yet
 	p.drain()
+	p.closeAll() // first: a dial that p.cancel ends would else say that the broker can't be reached
 	p.cancel()
-	p.closeAll()
 	p.engine.stop()
 	p.wg.Wait()
 	if p.handlers != nil {

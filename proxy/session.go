@@ -345,27 +345,31 @@ func (s *session) dialled(up netConn, err error) {
 func (s *session) watch() {
 	lim := s.p.limits()
 	s.unwatch = s.l.afterFunc(min(lim.HandshakeTimeout, lim.IdleTimeout, lim.StalledFrameTimeout, s.nextAge(lim)), func() {
-		lim, now := s.p.limits(), time.Now()
-		quiet := now.Sub(s.active)
-		waits := s.fifo.len() > 0 || s.x != nil || s.waiting != nil || s.dialing != nil
-		switch {
-		case s.requests == 0 && s.dialing == nil && time.Since(s.started) >= lim.HandshakeTimeout:
-			s.close(ReasonHandshakeTimeout, nil)
-		case s.slowConsumer(now, lim.IdleTimeout):
-			s.close(ReasonSlowConsumer, nil)
-		case s.stalledFrame(now, lim.StalledFrameTimeout):
-			s.close(ReasonStalledFrame, nil)
-		case !waits && quiet >= lim.IdleTimeout:
-			s.close(ReasonIdle, nil)
-		case quiet >= lim.linger() && s.clientGone():
-			s.close(ReasonClientEOF, nil)
-		default:
-			s.lookAtAge(lim, now)
-			if !s.closed {
-				s.watch()
-			}
+		if s.look(); !s.closed {
+			s.watch()
 		}
 	})
+}
+
+// look closes a session that has stalled, or is too old.
+func (s *session) look() {
+	lim, now := s.p.limits(), time.Now()
+	quiet := now.Sub(s.active)
+	waits := s.fifo.len() > 0 || s.x != nil || s.waiting != nil || s.dialing != nil
+	switch {
+	case s.requests == 0 && s.dialing == nil && now.Sub(s.started) >= lim.HandshakeTimeout:
+		s.close(ReasonHandshakeTimeout, nil)
+	case s.slowConsumer(now, lim.IdleTimeout):
+		s.close(ReasonSlowConsumer, nil)
+	case s.stalledFrame(now, lim.StalledFrameTimeout):
+		s.close(ReasonStalledFrame, nil)
+	case !waits && quiet >= lim.IdleTimeout:
+		s.close(ReasonIdle, nil)
+	case quiet >= lim.linger() && s.clientGone():
+		s.close(ReasonClientEOF, nil)
+	default:
+		s.lookAtAge(lim, now)
+	}
 }
 
 // clientGone: the client has closed, and what it asked for is not done. A broker

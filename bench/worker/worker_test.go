@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"github.com/lockstep-kafka/lockstep/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // pass sends data through a relay to an echo and returns what came back.
 func pass(t *testing.T, data []byte, delay time.Duration) (got []byte, took time.Duration) {

@@ -12,7 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"github.com/lockstep-kafka/lockstep/internal/leaktest"
 )
 
 func get(t *testing.T, url, token string) (int, string) {
@@ -33,7 +34,7 @@ func get(t *testing.T, url, token string) (int, string) {
 }
 
 func TestAdmin(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leaktest.None(t)
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("s3cret\n"), 0o600))
 	reg := prometheus.NewRegistry()

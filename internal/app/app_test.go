@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/leaktest"
 )
 
 // ports are n free ones in a row, as far as can be told.
@@ -93,7 +94,7 @@ func cluster(t *testing.T, id string) *kfake.Cluster {
 // H10: before the ledger has been read to its end nobody knows what is a
 // mirror, so no client gets an answer; then everybody does.
 func TestNothingPassesBeforeTheLedgerIsRead(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.None(t, goleak.IgnoreCurrent())
 	src, dst := cluster(t, "S"), cluster(t, "D")
 	release := make(chan struct{})
 	dst.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {

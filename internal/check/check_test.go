@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/leaktest"
 )
 
 func cluster(t *testing.T, id string, opts ...kfake.Opt) *kfake.Cluster {
@@ -62,7 +63,7 @@ func create(t *testing.T, c *kfake.Cluster, topic string, records int) {
 }
 
 func TestAllIsWell(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.None(t, goleak.IgnoreCurrent())
 	src, dst := cluster(t, "S"), cluster(t, "D")
 	create(t, src, "orders", 1)
 	create(t, src, "other", 1)

@@ -21,14 +21,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
-	"go.uber.org/goleak"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
+	"github.com/lockstep-kafka/lockstep/internal/leaktest"
 	"github.com/lockstep-kafka/lockstep/internal/tlsconf/tlstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const canary = "c4nary-S3cret"
 

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-kafka/lockstep/internal/leaktest"
 	"github.com/lockstep-kafka/lockstep/internal/tlsconf"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -25,10 +26,9 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func dial(t *testing.T, d *Dialer, addr string) (*Conn, error) {
 	t.Helper()

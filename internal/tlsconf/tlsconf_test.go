@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
+	"github.com/lockstep-kafka/lockstep/internal/leaktest"
 	"github.com/lockstep-kafka/lockstep/internal/tlsconf"
 	"github.com/lockstep-kafka/lockstep/internal/tlsconf/tlstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // handshake connects the two; it returns both sides' view, or an error of either.
 func handshake(t *testing.T, server, client *tls.Config) (s, c tls.ConnectionState, err error) {
