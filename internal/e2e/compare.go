@@ -39,7 +39,7 @@ func (l *Lockstep) WaitCut(ctx context.Context, topic string, partitions int32) 
 
 func (l *Lockstep) waitEnds(ctx context.Context, topic string, partitions int32, beyond bool) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	began := time.Now()
 	defer func() { l.t.Logf("%s caught up after %.1fs", topic, time.Since(began).Seconds()) }()
@@ -58,7 +58,7 @@ func (l *Lockstep) waitEnds(ctx context.Context, topic string, partitions int32,
 // that of the last record: what lies behind it, markers and aborted records, is passed over a moment later.
 func (l *Lockstep) WaitPosition(ctx context.Context, topic string, partition int32, want int64) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		ps := l.Describe(ctx, topic)
@@ -80,7 +80,7 @@ func (l *Lockstep) WaitPosition(ctx context.Context, topic string, partition int
 // WaitMirroring waits until something of every partition is shown.
 func (l *Lockstep) WaitMirroring(ctx context.Context, topic string, partitions int32) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for p := range partitions {
 		for {

@@ -76,7 +76,7 @@ func (l *Lockstep) Owned(ctx context.Context, topic string) int {
 // and returns how long that took.
 func (f Fleet) WaitSpread(ctx context.Context, topic string, partitions int) time.Duration {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		owned, sum, idle := make([]int, len(f)), 0, 0
@@ -136,7 +136,7 @@ func (l *Lockstep) watchEnds(topic, dst string) *Ends {
 // for the last one.
 func (e *Ends) Moved(ctx context.Context, began time.Time) time.Duration {
 	e.l.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	want, err := e.src.ListCommittedOffsets(ctx, e.topic)
 	if err == nil {

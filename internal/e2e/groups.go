@@ -45,7 +45,7 @@ func (l *Lockstep) Groups(ctx context.Context, topic string) map[string]GroupSta
 // WaitGroup waits until a group's offset here is in a state, at an offset (-1: none).
 func (l *Lockstep) WaitGroup(ctx context.Context, topic, group, state string, at int64) GroupStatus {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		g := l.Groups(ctx, topic)[group]

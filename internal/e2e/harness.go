@@ -19,6 +19,9 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/testkafka"
 )
 
+// patience bounds waits for what must happen, however much else the machine has to do.
+const patience = 4 * time.Minute
+
 // Binary builds cmd/lockstep once per test binary.
 type Binary struct {
 	once   sync.Once
@@ -210,7 +213,7 @@ func (l *Lockstep) Launch() {
 // WaitReady waits until /readyz answers 200.
 func (l *Lockstep) WaitReady() {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
 	defer cancel()
 	var last string
 	for {
@@ -265,7 +268,7 @@ func (l *Lockstep) Stop() {
 	if !l.proc.Alive() {
 		l.t.Fatalf("lockstep had ended by itself: %v\n%s", l.proc.Err(), l.LogTail(40))
 	}
-	if err := l.proc.Stop(45 * time.Second); err != nil {
+	if err := l.proc.Stop(patience); err != nil {
 		l.t.Fatalf("%v\n%s", err, l.LogTail(40))
 	}
 	if err := l.proc.Err(); err != nil {
@@ -312,7 +315,7 @@ func (l *Lockstep) LogTail(lines int) string {
 func (l *Lockstep) finish() {
 	if l.proc != nil && l.proc.Alive() {
 		_ = l.proc.Signal(syscall.SIGCONT)
-		if err := l.proc.Stop(45 * time.Second); err != nil {
+		if err := l.proc.Stop(patience); err != nil {
 			l.t.Errorf("lockstep: %v", err)
 		} else if err := l.proc.Err(); err != nil {
 			l.t.Errorf("lockstep ended with %v on SIGTERM", err)

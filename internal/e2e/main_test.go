@@ -28,9 +28,10 @@ func destination(t *testing.T, brokers int) *testkafka.Cluster {
 	return testkafka.Start(t, testkafka.Options{Name: "destination", Brokers: brokers})
 }
 
+// withTimeout bounds a test: by three times d, which is ample on a machine that has nothing else to do.
 func withTimeout(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*d)
 	t.Cleanup(cancel)
 	return ctx
 }

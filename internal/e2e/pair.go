@@ -175,7 +175,7 @@ func (l *Lockstep) Describe(ctx context.Context, topic string) []PartitionStatus
 // WaitState waits until every partition of a topic is in a state.
 func (l *Lockstep) WaitState(ctx context.Context, topic string, partitions int, state string) []PartitionStatus {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		ps := l.Describe(ctx, topic)
@@ -206,7 +206,7 @@ func (l *Lockstep) Same(ctx context.Context, follower, leader, topic string, par
 	if err != nil {
 		l.t.Fatalf("end of %s-%d: %v\n%s", topic, partition, err, l.LogTail(40))
 	}
-	wctx, cancel := context.WithTimeout(ctx, time.Minute)
+	wctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		got, err := oracle.LiveEnd(wctx, follower, topic, partition)

@@ -70,7 +70,7 @@ func (w *Traffic) Stop(t testing.TB) int {
 	if w.err != nil {
 		t.Fatalf("traffic: %v", w.err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for p := range w.partitions {
 		if err := content.WaitDecided(ctx, w.cluster.Bootstrap(), w.topic, p); err != nil {
