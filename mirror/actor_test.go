@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
@@ -98,4 +99,26 @@ func TestQuestionOvertakenByALeader(t *testing.T) {
 	p.setDest(leader{broker: 2, epoch: 1, known: true})
 	require.NoError(t, job(t.Context()))
 	require.Equal(t, phaseRecover, p.phase)
+}
+
+// A destination that answers for one partition twice and for another not at all:
+// the latter would count as in flight for ever.
+func TestEachProduceIsAnsweredOnce(t *testing.T) {
+	var list []sent
+	var resp kmsg.ProduceResponse
+	rt := kmsg.ProduceResponseTopic{Topic: "t"}
+	for i := range int32(2) {
+		p := running(t)
+		p.partition = i
+		it := &item{batch: rawBatch{n: 1}.bytes(), ready: true, vEnd: 1, next: 1, count: 1}
+		p.inflight = it
+		list = append(list, sent{p: p, it: it, at: p.dst})
+		rt.Partitions = append(rt.Partitions, kmsg.ProduceResponseTopicPartition{Partition: 0})
+	}
+	resp.Topics = append(resp.Topics, rt)
+	_, left := answers(list, 9, &resp)
+	require.Equal(t, 1, left)
+	require.Nil(t, list[0].p.inflight)
+	require.Equal(t, int64(1), list[0].p.tail.position)
+	require.NotNil(t, list[1].p.inflight) // the connection counts as broken: nothing is known of it
 }

@@ -33,9 +33,10 @@ const idleLimit = 4 * time.Minute
 
 // sent is one partition's part of a request.
 type sent struct {
-	p  *Partition
-	it *item
-	at leader
+	p    *Partition
+	it   *item
+	at   leader
+	done bool // its part of the answer was taken in
 }
 
 func (w *writer) run(ctx context.Context) {
@@ -114,7 +115,7 @@ func (w *writer) collect(list []sent, turn int) []sent {
 		if !ok {
 			continue
 		}
-		list = append(list, sent{p, it, at})
+		list = append(list, sent{p: p, it: it, at: at})
 		if room -= it.size; room <= 0 || it.alone {
 			break
 		}
@@ -178,25 +179,7 @@ func (w *writer) produce(ctx context.Context, conn *kconn.Conn, enc *produceEnco
 		conn.Close()
 		return fmt.Errorf("%w: Produce v%d: %w", kconn.ErrNonsense, v, err)
 	}
-	stale, left, at := false, len(list), 0
-	for i := range resp.Topics {
-		rt := &resp.Topics[i]
-		for j := range rt.Partitions {
-			rp := &rt.Partitions[j]
-			for range list { // brokers mostly answer in our order
-				s := &list[at]
-				at = (at + 1) % len(list)
-				if s.p.partition != rp.Partition || v >= 13 && rt.TopicID != s.at.id || v < 13 && rt.Topic != s.p.topic {
-					continue
-				}
-				if s.p.settle(s.it, rp) {
-					stale = true
-				}
-				left--
-				break
-			}
-		}
-	}
+	stale, left := answers(list, v, resp)
 	if left != 0 {
 		conn.Close()
 		return fmt.Errorf("%w: Produce answer names %d partitions, sent were %d", kconn.ErrNonsense, len(list)-left, len(list))
@@ -205,6 +188,34 @@ func (w *writer) produce(ctx context.Context, conn *kconn.Conn, enc *produceEnco
 		w.eng.RefreshDest()
 	}
 	return nil
+}
+
+// answers hands the parts of an answer out, one to each that was sent: nothing
+// would end the wait of one that is not named because another is named twice.
+// left is how many are not named.
+func answers(list []sent, v int16, resp *kmsg.ProduceResponse) (stale bool, left int) {
+	left = len(list)
+	at := 0
+	for i := range resp.Topics {
+		rt := &resp.Topics[i]
+		for j := range rt.Partitions {
+			rp := &rt.Partitions[j]
+			for range list { // brokers mostly answer in our order
+				s := &list[at]
+				at = (at + 1) % len(list)
+				if s.done || s.p.partition != rp.Partition || v >= 13 && rt.TopicID != s.at.id || v < 13 && rt.Topic != s.p.topic {
+					continue
+				}
+				s.done = true
+				if s.p.settle(s.it, rp) {
+					stale = true
+				}
+				left--
+				break
+			}
+		}
+	}
+	return stale, left
 }
 
 // settle takes in the answer for what was in flight. It says whether the
