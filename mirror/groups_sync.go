@@ -97,8 +97,9 @@ func (s *groupSync) run(ctx context.Context) error {
 		s.cancel = cancel
 		stop := len(s.waiting) > 0
 		s.mu.Unlock()
-		if stop { // it came just now
+		if stop { // it came just now; the timer may have fired
 			cancel()
+			timer.Reset(0)
 			continue
 		}
 		ready, err := s.cycle(cctx, nil, nil)

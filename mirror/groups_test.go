@@ -526,3 +526,54 @@ func TestGroupShareNamed(t *testing.T) {
 	require.Equal(t, "share_group", r.state("shared", "", -1).Reason.String())
 	require.Equal(t, GroupSynced, r.state("g", "t", 0).Reason)
 }
+
+// hookCtx calls f when its Done is asked for the nth time.
+type hookCtx struct {
+	context.Context
+	n *atomic.Int32
+	f func()
+}
+
+func (c hookCtx) Done() <-chan struct{} {
+	if c.n.Add(-1) == 0 {
+		c.f()
+	}
+	return c.Context.Done()
+}
+
+// A stop may come between the moment at which a cycle finds that none waits and
+// the moment from which it could be interrupted: the cycle is put off, not the
+// last one that ever begins.
+func TestGroupCyclesGoOnAfterAStop(t *testing.T) {
+	r := newGroupRig(t, 1, "t")
+	looked := make(chan struct{}, 1)
+	r.s.look = func() map[partKey]groupLook {
+		select {
+		case looked <- struct{}{}:
+		default:
+		}
+		return r.looks
+	}
+	r.s.o.Interval = time.Millisecond
+	k := partKey{"t", 0}
+	x := &lastSync{k, r.looks[k].bounds, make(chan error, 1)}
+	inner, cancel := context.WithCancel(t.Context())
+	var n atomic.Int32
+	n.Store(2) // the first is the select's that the timer ends
+	ctx := hookCtx{inner, &n, func() {
+		r.s.mu.Lock()
+		defer r.s.mu.Unlock()
+		r.s.waiting = append(r.s.waiting, x)
+		r.s.wake.wake()
+	}}
+	ended := make(chan error, 1)
+	go func() { ended <- r.s.run(ctx) }()
+	require.NoError(t, <-x.done)
+	select {
+	case <-looked:
+	case <-time.After(20 * time.Second):
+		t.Error("no cycle after the stop")
+	}
+	cancel()
+	require.NoError(t, <-ended)
+}
