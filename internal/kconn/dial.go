@@ -238,7 +238,7 @@ func (c *Conn) tokens(ctx context.Context, began time.Time, mechanism string, se
 		}
 		if ms := resp.SessionLifetimeMillis; ms > 0 {
 			// KIP-368: renewed in place well before the broker cuts us off.
-			life := time.Duration(ms) * time.Millisecond
+			life := time.Duration(min(ms, longestSession.Milliseconds())) * time.Millisecond
 			c.sessEnd = began.Add(life)
 			if c.reauthAt = began.Add(life * 8 / 10); c.reauthAt.Before(time.Now().Add(minReauth)) {
 				c.reauthAt = time.Now().Add(minReauth)
@@ -253,6 +253,10 @@ func (c *Conn) tokens(ctx context.Context, began time.Time, mechanism string, se
 	}
 	return nil
 }
+
+// longestSession bounds what is believed of a session's end: it may be that of a
+// token without one, in the year 9999, which no Duration holds.
+const longestSession = 30 * 24 * time.Hour
 
 // minReauth is the least time between two authentications: brokers take what
 // comes within a second of the last one for an error (ILLEGAL_SASL_STATE).

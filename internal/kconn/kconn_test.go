@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"io"
+	"math"
 	"math/big"
 	"net"
 	"sync"
@@ -372,6 +373,37 @@ func TestReauthentication(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 	require.True(t, c.Closed())
 	require.Equal(t, int32(3), handshakes.Load())
+}
+
+// A token without an end (brokers tell the time that is left): neither over at
+// once, nor renewed at every request.
+func TestSessionWithoutEnd(t *testing.T) {
+	for _, ms := range []int64{40 * 365 * 24 * 3600 * 1000, 251e12, math.MaxInt64} { // from 36 years on 8 of them are too many ns
+		addr := server(t, func(c net.Conn) {
+			for {
+				key, v, corr, ok := frame(c)
+				switch {
+				case !ok:
+					return
+				case key == 18:
+					r := kmsg.NewPtrApiVersionsResponse()
+					r.Version = v
+					r.ApiKeys = []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 5}, {ApiKey: 36, MaxVersion: 1}}
+					reply(c, corr, r.AppendTo(nil))
+				case key == 36:
+					r := kmsg.NewPtrSASLAuthenticateResponse()
+					r.Version, r.SessionLifetimeMillis = v, ms
+					reply(c, corr, r.AppendTo(nil))
+				default:
+					reply(c, corr, []byte{0, 0, 0, 0, 0, 0})
+				}
+			}
+		})
+		c, err := dial(t, &Dialer{SASL: []sasl.Mechanism{plain.Auth{User: "u", Pass: "p"}.AsMechanism()}}, addr)
+		require.NoError(t, err)
+		require.False(t, c.Closed(), ms)
+		require.Greater(t, time.Until(c.reauthAt), time.Hour, ms)
+	}
 }
 
 // A session that ended while nobody used the connection: it is dialled anew, without an error in between.
