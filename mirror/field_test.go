@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -83,8 +84,8 @@ func TestOwnTopicIsNotForeign(t *testing.T) {
 	s.mu.Lock()
 	ts := *s.topics["t"]
 	s.mu.Unlock()
-	require.Error(t, s.takeOver(t.Context(), &ts, have))
-	began, err := s.ownOrTaken(t.Context(), &ts, have)
+	require.Error(t, s.takeOver(t.Context(), &ts, have, time.Now()))
+	began, err := s.ownOrTaken(t.Context(), &ts, have, time.Now())
 	require.NoError(t, err)
 	require.True(t, began)
 	require.Nil(t, ts.taken)
@@ -240,4 +241,19 @@ func TestM25ChainOfAnOldSource(t *testing.T) {
 	// 7 began with what is cut; the chain of the log that goes on has what is shared.
 	require.Equal(t, epoch.Chain{{Epoch: 0, Start: 1}, {Epoch: 2, Start: 2}, {Epoch: 5, Start: 5}, {Epoch: 7, Start: 6}}, adopted.Log.Chain)
 	require.Equal(t, epoch.Chain{{Epoch: 0, Start: 1}, {Epoch: 2, Start: 2}, {Epoch: 5, Start: 5}, {Epoch: b.shownEpoch(), Start: 6}}, a.part().Log.Chain)
+}
+
+// A mirror whose source.bootstrap leads to the destination itself takes no topic,
+// empty ones neither, and says what to correct.
+func TestSourceIsDestination(t *testing.T) {
+	c := fakeCluster(t, kfake.SeedTopics(1, "t"))
+	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, c)), 0))
+	x := startManaged(t, c, c, "t")
+	s := x.m.sources[0]
+	eventually(t, "refused", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.err != nil && strings.Contains(s.err.Error(), "correct source.bootstrap")
+	})
+	require.Nil(t, x.view.Partition("t", 0))
 }

@@ -21,10 +21,10 @@ import (
 func TestStopWithoutSource(t *testing.T) {
 	for name, configured := range map[string]bool{"configured": true, "not configured any more": false} {
 		t.Run(name, func(t *testing.T) {
-			src, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "t"))
+			src, err := kfake.NewCluster(kfake.ClusterID("S"), kfake.NumBrokers(1), kfake.SeedTopics(2, "t"))
 			require.NoError(t, err)
 			defer src.Close()
-			dst, err := kfake.NewCluster(kfake.NumBrokers(1))
+			dst, err := kfake.NewCluster(kfake.ClusterID("D"), kfake.NumBrokers(1))
 			require.NoError(t, err)
 			defer dst.Close()
 			from := []kgo.Opt{kgo.SeedBrokers(src.ListenAddrs()...), kgo.MetadataMinAge(10 * time.Millisecond)}

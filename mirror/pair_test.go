@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -86,9 +87,10 @@ func startManagedWith(t *testing.T, src, dst *kfake.Cluster, change func(*Mirror
 
 func fakeCluster(t *testing.T, o ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
-	c, err := kfake.NewCluster(append(o, kfake.NumBrokers(1), kfake.BrokerConfigs(map[string]string{
+	own := kfake.ClusterID(fmt.Sprintf("cluster-%d", rand.Int64())) // two of one id are one cluster
+	c, err := kfake.NewCluster(append([]kfake.Opt{own, kfake.NumBrokers(1), kfake.BrokerConfigs(map[string]string{
 		"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0",
-	}))...)
+	})}, o...)...)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c

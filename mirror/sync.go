@@ -150,10 +150,15 @@ func (s *source) sync(ctx context.Context) error {
 		s.mu.Unlock()
 		return fmt.Errorf("the source's cluster id changed from %s to %s: is source.bootstrap right? Nothing is mirrored until it is %s again", s.id, meta.Cluster, s.id)
 	}
+	if self := s.m.self(); self == meta.Cluster && self != "" {
+		s.mu.Unlock()
+		return fmt.Errorf("source and destination are the same cluster (%s): correct source.bootstrap; nothing is mirrored until then", self)
+	}
 	s.id = meta.Cluster
 	old := s.topics
 	s.mu.Unlock()
-	_, bare, err := s.sourceView(ctx, time.Now())
+	listed := time.Now() // a topic that the source mirrors is in its ledger before it is there
+	_, bare, err := s.sourceView(ctx, listed)
 	if err != nil {
 		return err
 	}
@@ -177,7 +182,7 @@ func (s *source) sync(ctx context.Context) error {
 			t.dest = prev.dest // what runs goes on while this sync has trouble with it
 		}
 		g.Go(func() error {
-			t.err = s.ensure(ctx, t, src[name], known, bare)
+			t.err = s.ensure(ctx, t, src[name], known, bare, listed)
 			s.report(name, old[name], t)
 			return nil
 		})
@@ -237,7 +242,7 @@ func (s *source) missing(ctx context.Context, old, next map[string]*topicSync) e
 	return nil
 }
 
-func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfigs, bare map[string]bool) error {
+func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfigs, bare map[string]bool, listed time.Time) error {
 	name := t.source.Topic
 	switch {
 	case t.source.Err != nil:
@@ -262,7 +267,7 @@ func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfi
 		return topicFailed("destination_topic_deleted", "topic %s was deleted on the destination: its mirrored records are gone; restore it, or delete the mirror's records of it, then start again", name)
 	}
 	if have != nil && !began {
-		if began, err = s.ownOrTaken(ctx, t, have); err != nil {
+		if began, err = s.ownOrTaken(ctx, t, have, listed); err != nil {
 			return err
 		}
 	}
@@ -306,7 +311,8 @@ func (s *source) ensure(ctx context.Context, t *topicSync, src, known topicConfi
 }
 
 // errPending: another instance has not written its partitions' records yet, or
-// nobody owns their ledger partitions for now.
+// nobody owns their ledger partitions for now, or something else that is about
+// to be known.
 var errPending = errors.New("waiting for the ledger records of all partitions")
 
 // records writes the missing records of the partitions that are ours. All must
@@ -386,10 +392,13 @@ func (s *source) report(name string, old, now *topicSync) {
 	}
 	reason := topicReason(now.err)
 	switch {
-	case now.err != nil && (before == nil || before.Error() != now.err.Error()):
+	case now.err != nil && before != nil && before.Error() == now.err.Error():
+	case elsewhere(now.err):
+		s.log.Info("topic is not mirrored", "topic", name, "why", now.err)
+	case now.err != nil:
 		s.log.Error("topic can't be mirrored", "topic", name, "reason", reason, "err", now.err)
 	case now.err == nil && before != nil:
 		s.log.Info("topic can be mirrored", "topic", name)
 	}
-	s.m.metrics.topicFailed(s.o.Name, name, reason, now.err != nil)
+	s.m.metrics.topicFailed(s.o.Name, name, reason, now.err != nil && !elsewhere(now.err))
 }

@@ -17,9 +17,32 @@ import (
 // takeOver decides whether such a topic may be mirrored into: it is empty, or
 // every partition that holds records shares them with the source by a pair
 // (failback into what was the source), or start was told to drop them. Anything
-// else is left alone, and its clients notice nothing.
-func (s *source) takeOver(ctx context.Context, t *topicSync, have *kadm.TopicDetail) error {
+// else is left alone, and its clients notice nothing: above all a topic, empty
+// or not, that the source mirrors from here, or may do so for all that its
+// ledger tells, read after since.
+func (s *source) takeOver(ctx context.Context, t *topicSync, have *kadm.TopicDetail, since time.Time) error {
 	name := t.source.Topic
+	self, source := s.clusters()
+	if self == "" {
+		return errPending // asked for at this moment
+	}
+	dropped, there := map[int32]bool{}, map[int32]epoch.SourceRecord{}
+	for p := range int32(len(t.source.Partitions)) {
+		if c := s.m.opts.View.Command(name, p); c != nil && c.Mirror == s.o.Name && c.DiscardLocal {
+			dropped[p] = true
+			continue
+		}
+		r := s.sourceRecordSince(ctx, name, p, since)
+		switch r.Reading {
+		case epoch.Absent, epoch.Present:
+		default:
+			return topicFailed(reasonSourceLedger, "topic %s exists here, and the source's ledger can't tell whether it may be mirrored into: %s", name, r.Err)
+		}
+		if epoch.CheckLoop(self, true, source, r) != epoch.LoopNone {
+			return topicFailed(reasonLoop, "the source mirrors it from here, directly or over other clusters: it is an ordinary topic here")
+		}
+		there[p] = r
+	}
 	if n, m := len(t.source.Partitions), len(have.Partitions); m > n {
 		return partitionCount(name, m, n)
 	}
@@ -27,28 +50,10 @@ func (s *source) takeOver(ctx context.Context, t *topicSync, have *kadm.TopicDet
 	if err != nil || len(full) == 0 {
 		return err
 	}
-	self, source := s.clusters()
-	if self == "" {
-		return errors.New("the destination's cluster id is not known yet")
-	}
 	t.taken = map[int32]bool{}
-	since := time.Now()
+	us := epoch.Identity{Cluster: self, TopicID: idText(ledger.ID(have.ID))}
 	for p := range full {
-		if c := s.m.opts.View.Command(name, p); c != nil && c.Mirror == s.o.Name && c.DiscardLocal {
-			t.taken[p] = true
-			continue
-		}
-		r := s.sourceRecordSince(ctx, name, p, since)
-		switch r.Reading {
-		case epoch.Absent, epoch.Present:
-		default:
-			return topicFailed(reasonSourceLedger, "topic %s holds %d offsets here, and the source's ledger can't tell whether they are the source's: %s", name, records, r.Err)
-		}
-		if epoch.CheckLoop(self, true, source, r) != epoch.LoopNone {
-			return topicFailed(reasonLoop, "topic %s: mirror loop: the source mirrors it from here, directly or over other clusters; it is left alone here", name)
-		}
-		us := epoch.Identity{Cluster: self, TopicID: idText(ledger.ID(have.ID))}
-		if epoch.ValidPair(r.PairsNow(idText(ledger.ID(t.source.ID))), us).None() {
+		if !dropped[p] && epoch.ValidPair(there[p].PairsNow(idText(ledger.ID(t.source.ID))), us).None() {
 			return topicFailed("foreign_topic", "topic %s exists on the destination with %d offsets of another origin and is left alone: rename or delete it there, exclude it from the mirror, or start it with --discard-local", name, records)
 		}
 		t.taken[p] = true
@@ -56,10 +61,17 @@ func (s *source) takeOver(ctx context.Context, t *topicSync, have *kadm.TopicDet
 	return nil
 }
 
+// elsewhere tells of a topic that is left alone as the source mirrors it from
+// here: nobody has to do anything about it.
+func elsewhere(err error) bool {
+	var te *topicError
+	return errors.As(err, &te) && te.reason == reasonLoop
+}
+
 // ownOrTaken is takeOver, but for a topic whose mirroring begins meanwhile: what
 // it is found to hold then is what was mirrored. began tells.
-func (s *source) ownOrTaken(ctx context.Context, t *topicSync, have *kadm.TopicDetail) (began bool, err error) {
-	if err = s.takeOver(ctx, t, have); err != nil && s.begun(t.source.Topic) {
+func (s *source) ownOrTaken(ctx context.Context, t *topicSync, have *kadm.TopicDetail, since time.Time) (began bool, err error) {
+	if err = s.takeOver(ctx, t, have, since); err != nil && s.begun(t.source.Topic) {
 		t.taken = nil
 		return true, nil
 	}

@@ -52,7 +52,11 @@ func (s *source) unmirrored() []TopicStatus {
 	}
 	s.mu.Lock()
 	for name, t := range s.topics {
-		if t.err != nil && !errors.Is(t.err, errPending) {
+		switch {
+		case t.err == nil, errors.Is(t.err, errPending):
+		case elsewhere(t.err):
+			add(name, TopicExcluded, reasonLoop, t.err.Error())
+		default:
 			add(name, TopicFailed, topicReason(t.err), t.err.Error())
 		}
 	}
