@@ -89,7 +89,7 @@ func TestACLsFollow(t *testing.T) {
 
 	// Failover without the source: what was held back is in the ledger.
 	src.Close()
-	require.NoError(t, x.writer.PutCommand(t.Context(), ledger.Command{Mirror: "m", Topic: "t", Desired: epoch.StateStopped, Seq: 1, By: "stop"}))
+	require.NoError(t, x.writer.PutCommands(t.Context(), ledger.Command{Mirror: "m", Topic: "t", Desired: epoch.StateStopped, Seq: 1, By: "stop"}))
 	eventually(t, "writers may write", here(own, read, more, write))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

@@ -26,8 +26,16 @@ type endLooks struct {
 }
 
 type endKind struct {
-	addr string
-	ts   int64 // tsEarliest or tsLatest
+	addr   string
+	ts     int64 // tsEarliest or tsLatest
+	stable bool  // READ_COMMITTED: the last stable offset
+}
+
+func (k endKind) isolation() int8 {
+	if k.stable {
+		return 1
+	}
+	return 0
 }
 
 // endLine are the questions of one kind, in the order in which they came. While
@@ -59,8 +67,18 @@ func newEndLooks(pool *connPool) *endLooks {
 
 // look is listOffset for a caller that holds no connection of the pool.
 func (e *endLooks) look(ctx context.Context, addr string, k partKey, epoch int32, ts int64) (int64, error) {
+	return e.ask(ctx, endKind{addr, ts, false}, k, epoch)
+}
+
+// stable asks for the last stable offset, at or below the high watermark. A new
+// leader answers only when its high watermark has reached its epoch's start
+// (KIP-207), so nothing that was decided before is open in it.
+func (e *endLooks) stable(ctx context.Context, addr string, k partKey, epoch int32) (int64, error) {
+	return e.ask(ctx, endKind{addr, tsLatest, true}, k, epoch)
+}
+
+func (e *endLooks) ask(ctx context.Context, kind endKind, k partKey, epoch int32) (int64, error) {
 	x := &endLook{k: k, epoch: epoch, turn: make(chan struct{}), done: make(chan struct{})}
-	kind := endKind{addr, ts}
 	if !e.queue(kind, x) {
 		select {
 		case <-x.done:
@@ -74,7 +92,8 @@ func (e *endLooks) look(ctx context.Context, addr string, k partKey, epoch int32
 		}
 	}
 	list := e.take(kind)
-	err := e.pool.with(ctx, addr, func(c *kconn.Conn) error { return askEnds(ctx, c, ts, list) })
+	// Not in the line of those who lend a connection: everybody waits for this one.
+	err := e.pool.long(ctx, kind.addr, func(c *kconn.Conn) error { return askEnds(ctx, c, kind, list) })
 	e.next(kind)
 	for _, y := range list {
 		if err != nil {
@@ -95,7 +114,7 @@ func (x *endLook) result(ctx context.Context, pool *connPool, kind endKind) (off
 		return x.off, x.err
 	}
 	err = pool.with(ctx, kind.addr, func(c *kconn.Conn) error {
-		off, err = listOffset(ctx, c, x.k.topic, x.k.partition, x.epoch, kind.ts)
+		off, err = listOffsetAs(ctx, c, x.k.topic, x.k.partition, x.epoch, kind.ts, kind.isolation())
 		return err
 	})
 	return off, err
@@ -165,15 +184,15 @@ func (e *endLooks) leave(kind endKind, x *endLook) bool {
 	}
 }
 
-// askEnds is one ListOffsets, READ_UNCOMMITTED, for all of list. The error is
-// the request's; a partition's own is in its look.
-func askEnds(ctx context.Context, c *kconn.Conn, ts int64, list []*endLook) error {
-	v, err := c.Version(int16(kmsg.ListOffsets), 1, 7)
+// askEnds is one ListOffsets for all of list. The error is the request's; a
+// partition's own is in its look.
+func askEnds(ctx context.Context, c *kconn.Conn, kind endKind, list []*endLook) error {
+	v, err := c.Version(int16(kmsg.ListOffsets), 1+int16(kind.isolation()), 7)
 	if err != nil {
 		return err
 	}
 	req := kmsg.NewPtrListOffsetsRequest()
-	req.Version, req.ReplicaID = v, -1
+	req.Version, req.ReplicaID, req.IsolationLevel = v, -1, kind.isolation()
 	topics := map[string]int{}
 	asked := make(map[partKey]*endLook, len(list))
 	for _, x := range list {
@@ -188,7 +207,7 @@ func askEnds(ctx context.Context, c *kconn.Conn, ts int64, list []*endLook) erro
 			req.Topics = append(req.Topics, rt)
 		}
 		rp := kmsg.NewListOffsetsRequestTopicPartition()
-		rp.Partition, rp.CurrentLeaderEpoch, rp.Timestamp = x.k.partition, x.epoch, ts
+		rp.Partition, rp.CurrentLeaderEpoch, rp.Timestamp = x.k.partition, x.epoch, kind.ts
 		req.Topics[at].Partitions = append(req.Topics[at].Partitions, rp)
 	}
 	r, err := c.Request(ctx, req)

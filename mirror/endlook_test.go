@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
-// looks is a broker with n partitions, of which partition p ends at p, and the
-// questions about them.
+// looks is a broker with n partitions, of which partition p ends at p, and is
+// stable up to half of that, and the questions about them.
 func looks(t *testing.T, n int32, onList func(*kmsg.ListOffsetsRequest) error) (*endLooks, string) {
 	b := newFakeBroker(t)
 	b.onList = onList
@@ -27,6 +27,7 @@ func looks(t *testing.T, n int32, onList func(*kmsg.ListOffsetsRequest) error) (
 			if p > 0 {
 				l.append(rawBatch{n: int(p)}.bytes())
 			}
+			l.lso = int64(p) / 2
 		})
 	}
 	pool := newConnPool((&kconn.Dialer{RequestTimeout: time.Minute}).Init())
@@ -53,44 +54,92 @@ func (e *endLooks) waitingLooks(kind endKind) int {
 }
 
 // What comes while a request is on its way goes in the next one, and each has
-// its own answer.
+// its own answer; ends and stable offsets have lines of their own.
 func TestEndsAreAskedTogether(t *testing.T) {
 	const n = 300
+	for name, stable := range map[string]bool{"end": false, "stable offset": true} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int32
+			first, release := make(chan struct{}), make(chan struct{})
+			e, addr := looks(t, n, func(*kmsg.ListOffsetsRequest) error {
+				if requests.Add(1) == 1 {
+					close(first)
+					<-release
+				}
+				return nil
+			})
+			kind := endKind{addr: addr, ts: tsLatest, stable: stable}
+			var wg sync.WaitGroup
+			ask := func(p, epoch int32) {
+				off, err := e.ask(t.Context(), kind, partKey{"t", p}, epoch)
+				want := int64(p)
+				if stable {
+					want /= 2
+				}
+				if epoch > 0 {
+					require.ErrorIs(t, err, kerr.UnknownLeaderEpoch)
+					return
+				}
+				require.NoError(t, err)
+				require.Equal(t, want, off)
+			}
+			wg.Go(func() { ask(0, 0) })
+			<-first
+			for p := range int32(n) {
+				wg.Go(func() { ask(p, p%7&^1) }) // some under an epoch that the broker doesn't know
+			}
+			eventually(t, "all wait", func() bool { return e.waitingLooks(kind) == n })
+			close(release)
+			wg.Wait()
+			require.Equal(t, int32(2), requests.Load())
+			// The same partition twice can't be asked for in one request.
+			for range 3 {
+				wg.Go(func() { ask(5, 0) })
+			}
+			wg.Wait()
+			require.Empty(t, e.lines)
+		})
+	}
+}
+
+// A stop of many partitions asks for their ends together.
+func TestStopAsksTogether(t *testing.T) {
+	const n = 40
+	r := newRig(t, n)
+	for p := range int32(n) {
+		r.write(p, rawBatch{n: 1})
+	}
+	var stopping atomic.Bool
 	var requests atomic.Int32
 	first, release := make(chan struct{}), make(chan struct{})
-	e, addr := looks(t, n, func(*kmsg.ListOffsetsRequest) error {
-		if requests.Add(1) == 1 {
+	r.dst.onList = func(q *kmsg.ListOffsetsRequest) error {
+		if stopping.Load() && q.Topics[0].Partitions[0].Timestamp == tsEarliest && requests.Add(1) == 1 {
 			close(first)
 			<-release
 		}
 		return nil
-	})
-	kind := endKind{addr, tsLatest}
-	var wg sync.WaitGroup
-	ask := func(p, epoch int32) {
-		off, err := e.look(t.Context(), addr, partKey{"t", p}, epoch, tsLatest)
-		if epoch > 0 {
-			require.ErrorIs(t, err, kerr.UnknownLeaderEpoch)
-			return
-		}
-		require.NoError(t, err)
-		require.Equal(t, int64(p), off)
 	}
-	wg.Go(func() { ask(0, 0) })
-	<-first
+	r.start()
 	for p := range int32(n) {
-		wg.Go(func() { ask(p, p%7&^1) }) // some under an epoch that the broker doesn't know
+		r.reached(p, 1)
 	}
-	eventually(t, "all wait", func() bool { return e.waitingLooks(kind) == n })
+	stopping.Store(true)
+	r.store.mu.Lock()
+	for k, old := range r.store.parts {
+		x := *old
+		x.Command = &ledger.Command{Mirror: "m", Topic: k.topic, Partition: k.partition, Desired: epoch.StateStopped, Seq: 1}
+		r.store.parts[k] = &x
+	}
+	r.store.mu.Unlock()
+	r.eng.Poke()
+	kind := endKind{addr: r.dst.ln.Addr().String(), ts: tsEarliest}
+	<-first
+	eventually(t, "all wait", func() bool { return r.eng.ends.dst.waitingLooks(kind) == n-1 || requests.Load() > 1 })
 	close(release)
-	wg.Wait()
-	require.Equal(t, int32(2), requests.Load())
-	// The same partition twice can't be asked for in one request.
-	for range 3 {
-		wg.Go(func() { ask(5, 0) })
+	for p := range int32(n) {
+		eventually(t, "STOPPED", func() bool { return r.store.Partition("t", p).Record.State == epoch.StateStopped })
 	}
-	wg.Wait()
-	require.Empty(t, e.lines)
+	require.Less(t, requests.Load(), int32(n), "2, if the first was not given up")
 }
 
 // A request for many that breaks the connection says nothing about one: each is
@@ -111,6 +160,20 @@ func TestEndsAreAskedAloneAfterAnError(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Whoever lends a connection for long holds up nobody's question: all of a line
+// wait for it.
+func TestEndsDontWaitForConnections(t *testing.T) {
+	e, addr := looks(t, 2, nil)
+	for range lookupConns {
+		done, err := e.pool.turn(t.Context(), addr)
+		require.NoError(t, err)
+		defer done()
+	}
+	off, err := e.look(t.Context(), addr, partKey{"t", 1}, 0, tsLatest)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), off)
 }
 
 // Callers that give up, whoever's turn it is, leave nobody behind.

@@ -59,7 +59,7 @@ func TestDU07ExactPrefix(t *testing.T) {
 	}
 	require.EqualValues(t, 3, end(), "nothing was written")
 
-	require.NoError(t, x.writer.PutCommand(t.Context(), ledger.Command{Mirror: "m", Topic: "t", Desired: epoch.StateMirroring, Seq: 1, DiscardLocal: true}))
+	require.NoError(t, x.writer.PutCommands(t.Context(), ledger.Command{Mirror: "m", Topic: "t", Desired: epoch.StateMirroring, Seq: 1, DiscardLocal: true}))
 	eventually(t, "mirrored", func() bool {
 		e := x.view.Partition("t", 0)
 		return e != nil && e.Record != nil && e.Record.State == epoch.StateMirroring && e.Live.Tail().VEnd == 5

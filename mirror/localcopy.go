@@ -112,7 +112,7 @@ func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, dst leader) er
 func (p *Partition) copyOn(ctx context.Context, c *kconn.Conn, rec *ledger.Record, dst leader, x *localCopy) (*ledger.Record, error) {
 	b := bookOf(rec, "")
 	work := b.Work()
-	ph, err := p.readEnds(ctx, c, dst, work, memory{unsure: -1}, nil)
+	ph, err := p.readEnds(ctx, dst, work, memory{unsure: -1}, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func TestStopWithoutSource(t *testing.T) {
 			}
 			require.NoError(t, view.WaitReady(t.Context()))
 			for p := range int32(2) {
-				require.NoError(t, writer.PutCommand(t.Context(), ledger.Command{Mirror: "m", Topic: "t", Partition: p, Desired: epoch.StateStopped, Seq: 1}))
+				require.NoError(t, writer.PutCommands(t.Context(), ledger.Command{Mirror: "m", Topic: "t", Partition: p, Desired: epoch.StateStopped, Seq: 1}))
 			}
 			eventually(t, "stopped", in(epoch.StateStopped))
 			var n int64

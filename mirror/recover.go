@@ -75,11 +75,11 @@ func (p *Partition) recover(ctx context.Context) error {
 	var b epoch.Book
 	var t tail
 	lost := false
-	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
-		ph, err := p.readEnds(ctx, c, dst, l, m, cp)
-		if err != nil {
-			return err
-		}
+	ph, err := p.readEnds(ctx, dst, l, m, cp)
+	if err != nil {
+		return err
+	}
+	err = p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) (err error) {
 		p.missedTombstones(r, rec, cp)
 		p.nowCompacted(r, rec, l)
 		if next, t, err = p.continued(ctx, c, r, l, dst, ph, cp, m); err != nil {
@@ -265,8 +265,12 @@ func (p *Partition) resume(dst leader, fresh bool, t tail, cp *ledger.Checkpoint
 // readEnds asks the destination's leader where its log begins and ends, and up
 // to where the open span's leader epoch reaches: what was appended later is
 // dead, so nothing that is known about offsets above it counts (F4a).
-func (p *Partition) readEnds(ctx context.Context, c *kconn.Conn, dst leader, l *epoch.Log, m memory, cp *ledger.Checkpoint) (ph physical, err error) {
-	if ph.start, err = listOffset(ctx, c, p.topic, p.partition, dst.epoch, tsEarliest); err != nil {
+//
+// It lends a connection of the destination's pool by itself: the caller must hold
+// none ([connPool.with]).
+func (p *Partition) readEnds(ctx context.Context, dst leader, l *epoch.Log, m memory, cp *ledger.Checkpoint) (ph physical, err error) {
+	k, ends := partKey{p.topic, p.partition}, p.eng.ends.dst
+	if ph.start, err = ends.look(ctx, dst.addr, k, dst.epoch, tsEarliest); err != nil {
 		return ph, err
 	}
 	// A new leader's high watermark may lag behind what was acknowledged: give
@@ -279,7 +283,7 @@ func (p *Partition) readEnds(ctx context.Context, c *kconn.Conn, dst leader, l *
 		confirmed = cp.P
 	}
 	for try := 0; ; try++ {
-		if ph.end, err = listOffset(ctx, c, p.topic, p.partition, dst.epoch, tsLatest); err != nil {
+		if ph.end, err = ends.look(ctx, dst.addr, k, dst.epoch, tsLatest); err != nil {
 			return ph, err
 		}
 		if ph.end >= confirmed || try >= 4 {
@@ -298,14 +302,14 @@ func (p *Partition) readEnds(ctx context.Context, c *kconn.Conn, dst leader, l *
 	if dst.epoch < o.PEpoch {
 		return ph, fmt.Errorf("the destination's metadata has leader epoch %d, the ledger %d: waiting for newer metadata (if it stays so the topic was re-created)", dst.epoch, o.PEpoch)
 	}
-	_, end, err := endOfEpoch(ctx, c, p.topic, p.partition, dst.epoch, o.PEpoch)
-	if err != nil {
-		return ph, err
-	}
-	if end >= 0 {
-		ph.bound = min(ph.bound, end)
-	}
-	return ph, nil
+	err = p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
+		_, end, err := endOfEpoch(ctx, c, p.topic, p.partition, dst.epoch, o.PEpoch)
+		if err == nil && end >= 0 {
+			ph.bound = min(ph.bound, end)
+		}
+		return err
+	})
+	return ph, err
 }
 
 // continued finds the last live batch and makes a new generation behind it, if

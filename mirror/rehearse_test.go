@@ -124,7 +124,7 @@ func TestH18StartWhenTheSourceBecameAMirror(t *testing.T) {
 		})
 	}
 	command := func(d ledger.State, seq int64) {
-		require.NoError(t, x.writer.PutCommand(t.Context(), ledger.Command{Mirror: "m", Topic: "t", Desired: d, Seq: seq, By: "test"}))
+		require.NoError(t, x.writer.PutCommands(t.Context(), ledger.Command{Mirror: "m", Topic: "t", Desired: d, Seq: seq, By: "test"}))
 	}
 	eventually(t, "mirrored", func() bool { e := x.view.Partition("t", 0); return e != nil && e.Live.Tail().VEnd == 1 })
 	command(epoch.StateStopped, 1)

@@ -111,14 +111,20 @@ func (p *Partition) alignLocal(ctx context.Context, al *epoch.Alignment, rec *le
 	}
 	var local *epoch.LocalLog
 	var adopt *epoch.Log
-	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
-		l := &rec.Log
-		ph, err := p.readEnds(ctx, c, dst, l, memory{unsure: -1}, nil)
-		if err != nil {
+	l := &rec.Log
+	ph, err := p.readEnds(ctx, dst, l, memory{unsure: -1}, nil)
+	if err != nil {
+		return err
+	}
+	adopts := l.Open() == nil && ph.end > 0 // a topic that was here before: all of it is native
+	stable := int64(-1)
+	if !adopts {
+		if stable, err = p.eng.ends.dst.stable(ctx, dst.addr, partKey{p.topic, p.partition}, dst.epoch); err != nil {
 			return err
 		}
-		if l.Open() == nil && ph.end > 0 {
-			// A topic that was here before: all of it is native.
+	}
+	err = p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
+		if adopts {
 			chain, err := p.brokerChain(ctx, c, dst, 0, ph)
 			if err != nil {
 				return err
@@ -126,7 +132,8 @@ func (p *Partition) alignLocal(ctx context.Context, al *epoch.Alignment, rec *le
 			adopt = epoch.Adopt(chain, ph.start)
 			return nil
 		}
-		local, err = p.localLog(ctx, c, l, dst, ph)
+		var err error
+		local, err = p.localLog(ctx, c, l, dst, ph, stable)
 		return err
 	})
 	if err != nil {
@@ -140,12 +147,8 @@ func (p *Partition) alignLocal(ctx context.Context, al *epoch.Alignment, rec *le
 	return nil
 }
 
-func (p *Partition) localLog(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical) (*epoch.LocalLog, error) {
+func (p *Partition) localLog(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, stable int64) (_ *epoch.LocalLog, err error) {
 	out := &epoch.LocalLog{PEnd: ph.end, PEpoch: dst.epoch}
-	stable, err := stableOffset(ctx, c, p.topic, p.partition, dst.epoch)
-	if err != nil {
-		return nil, err
-	}
 	o := l.Open()
 	out.LSOBehind = stable < ph.end
 	if o == nil {

@@ -93,11 +93,11 @@ func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 	p.mu.Unlock()
 	cp := p.usable(rec)
 	var lost *epoch.Repair
-	err := p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
-		ph, err := p.readEnds(ctx, c, dst, l, m, cp)
-		if err != nil {
-			return err
-		}
+	ph, err := p.readEnds(ctx, dst, l, m, cp)
+	if err != nil {
+		return err
+	}
+	err = p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) (err error) {
 		r := &epoch.StopReading{PEpoch: dst.epoch, PEnd: ph.end}
 		if l.Open().Kind == epoch.Native {
 			if r.Broker, err = p.nativeChain(ctx, c, l.Open(), dst, ph); err != nil {
@@ -186,34 +186,37 @@ func (p *Partition) stopOpen(ctx context.Context, st *epoch.Stop, o epoch.Openin
 	if err != nil {
 		return fail(reasonLedger, "span-opening batch: %w", err)
 	}
-	return p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
+	var found *epoch.StopOpened
+	err = p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) error {
 		base, err := produceOne(ctx, c, dst, p.topic, p.partition, raw, p.eng.Tuning.ProduceTimeout)
 		if err != nil {
 			return err
 		}
-		var found *epoch.StopOpened
+		found = nil
 		err = readBatches(ctx, c, dst, p.topic, p.partition, base, base+1, func(b protocol.Batch) error {
 			if s, ok := b.ReadStamp(); ok && b.BaseOffset() == base && s.Flags&epoch.FlagHidden != 0 && s.V == o.LMO {
 				found = &epoch.StopOpened{PEnd: b.NextOffset(), PEpoch: b.PartitionLeaderEpoch()}
 			}
 			return nil
 		})
-		if err != nil {
-			return err
+		if p.compacted && base != st.Read.PEnd {
+			found = nil // something landed in front of it that was not looked at (H1)
 		}
-		if found == nil || p.compacted && base != st.Read.PEnd {
-			// Not there: the leader lost it. Or something landed in front of it that
-			// was not looked at (H1).
-			st.Read = nil
-			return nil
-		}
-		stable, err := stableOffset(ctx, c, p.topic, p.partition, dst.epoch)
-		if err != nil {
-			return err
-		}
-		st.Opened, st.Unstable = found, stable < found.PEnd
-		return nil
+		return err
 	})
+	if err != nil {
+		return err
+	}
+	if found == nil { // not there: the leader lost it
+		st.Read = nil
+		return nil
+	}
+	stable, err := p.eng.ends.dst.stable(ctx, dst.addr, partKey{p.topic, p.partition}, dst.epoch)
+	if err != nil {
+		return err
+	}
+	st.Opened, st.Unstable = found, stable < found.PEnd
+	return nil
 }
 
 // stopped makes the partition STOPPED: pair, bump, chain, native span and state

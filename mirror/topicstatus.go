@@ -89,7 +89,7 @@ func topicReason(err error) string {
 // stop like an operator's: the topic is STOPPED, clients may write to it, and
 // nothing but `lockstep start` mirrors it again.
 func (s *source) stopExcluded(ctx context.Context) error {
-	var errs []error
+	var cs []ledger.Command
 	told := ""
 	var excluded []*ledger.Partition
 	mine := s.m.owned.mine()
@@ -122,7 +122,7 @@ func (s *source) stopExcluded(ctx context.Context) error {
 		if e.Command != nil {
 			c.Seq = max(c.Seq, e.Command.Seq+1)
 		}
-		errs = append(errs, s.m.opts.Writer.PutCommand(ctx, c))
+		cs = append(cs, c)
 	}
-	return errors.Join(errs...)
+	return s.m.opts.Writer.PutCommands(ctx, cs...)
 }

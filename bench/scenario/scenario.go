@@ -137,7 +137,7 @@ func All(l *lab.Lab, o Options) []*Scenario {
 // addBuilds lets other builds of Lockstep take part where each turn starts an
 // instance of its own.
 func (s *Scenario) addBuilds(l *lab.Lab, builds []Other) {
-	if s.Name != "latency" && s.Name != "wan" && !strings.HasPrefix(s.Name, "catchup") {
+	if s.Name != "latency" && s.Name != "wan" && s.Name != "stop" && !strings.HasPrefix(s.Name, "catchup") {
 		return
 	}
 	at := slices.IndexFunc(s.Runs, func(r Run) bool { return r.Peer == report.Subject })

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
@@ -201,16 +199,12 @@ func (r Request) needed(p *ledger.Partition) bool {
 	return p.Record.Desired != goals[r.Verb] || c == nil || verbOf(c) != string(r.Verb)
 }
 
-// writers is how many commands are written at once.
-const writers = 16
-
 // write stores the commands that are needed and says which sequence number
 // each partition has to take in.
 func (s *Service) write(ctx context.Context, r Request, found []*ledger.Partition) (map[string]int64, error) {
 	seqs := map[string]int64{}
 	now := s.o.Now()
-	var g errgroup.Group
-	g.SetLimit(writers)
+	var cs []ledger.Command
 	for _, p := range found {
 		if !r.needed(p) {
 			continue
@@ -227,14 +221,9 @@ func (s *Service) write(ctx context.Context, r Request, found []*ledger.Partitio
 			c.Seq = max(c.Seq, p.Command.Seq+1)
 		}
 		seqs[name(p)] = c.Seq
-		g.Go(func() error {
-			if err := s.o.Writer.PutCommand(ctx, c); err != nil {
-				return fmt.Errorf("%s: %w", name(p), err)
-			}
-			return nil
-		})
+		cs = append(cs, c)
 	}
-	if err := g.Wait(); err != nil {
+	if err := s.o.Writer.PutCommands(ctx, cs...); err != nil {
 		return nil, &Error{Kind: Unavailable, Text: fmt.Sprintf("not all commands could be stored in the ledger: %v", err), Remedy: "run it again: it goes on with the others"}
 	}
 	return seqs, nil

@@ -109,7 +109,7 @@ func (w *Writer) putNamed(ctx context.Context, key string, value []byte) error {
 	if err := w.view.Broken()[key]; err != nil {
 		return fmt.Errorf("not overwritten: %w", err)
 	}
-	if err := w.plain(ctx, entry{key: key, value: value}); err != nil {
+	if err := w.named(ctx, entry{key: key, value: value}); err != nil {
 		return err
 	}
 	n := PartitionFor(key, Partitions)

@@ -308,6 +308,7 @@ func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseT
 		}
 	}
 	atEnd := st.position >= rp.LastStableOffset
+	moved := next > off || atEnd && st.loading != nil
 	if st.loading == nil {
 		v.apply(changes)
 	} else {
@@ -322,7 +323,7 @@ func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseT
 		st.endAt = sent
 		v.markFresh()
 	}
-	if next > off || atEnd {
+	if moved { // what WaitFor looks at
 		close(v.moved)
 		v.moved = make(chan struct{})
 	}

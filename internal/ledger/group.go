@@ -33,8 +33,8 @@ type write struct {
 }
 
 func (x *write) size() (n int) {
-	for _, e := range x.entries {
-		n += len(e.key) + len(e.value) + 32
+	for i := range x.entries {
+		n += x.entries[i].size()
 	}
 	return n
 }

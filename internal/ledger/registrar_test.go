@@ -2,11 +2,13 @@ package ledger
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 )
@@ -84,12 +86,48 @@ func TestCommand(t *testing.T) {
 	v := c.view(ViewOptions{})
 	require.NoError(t, v.WaitReady(ctx))
 	w := c.writer(v)
-	require.Error(t, w.PutCommand(ctx, Command{Topic: "orders"}))
+	require.Error(t, w.PutCommands(ctx, Command{Topic: "orders"}))
 	require.NoError(t, acquireAndPut(ctx, w, newRecord(0)))
 	require.Nil(t, v.Partition("orders", 0).Command)
-	require.NoError(t, w.PutCommand(ctx, Command{Mirror: "m", Topic: "orders", Desired: epoch.StateStopped, Seq: 3}))
+	require.NoError(t, w.PutCommands(ctx, Command{Mirror: "m", Topic: "orders", Desired: epoch.StateStopped, Seq: 3}))
 	c.until(ctx, func() bool { p := v.Partition("orders", 0); return p.Command != nil && p.Command.Seq == 3 })
 	require.NoError(t, w.Delete(ctx, "orders", 0))
 	require.NoError(t, acquireAndPut(ctx, w, newRecord(0)))
 	require.Nil(t, v.Partition("orders", 0).Command)
+}
+
+// The commands of a topic with many partitions are a request for each ledger
+// partition: so the partitions act together, and their own writes go together.
+func TestCommandsGoTogether(t *testing.T) {
+	c := newFake(t)
+	c.ensure()
+	ctx := c.ctx()
+	v := c.view(ViewOptions{})
+	require.NoError(t, v.WaitReady(ctx))
+	w := c.writer(v)
+	var cs []Command
+	for p := range int32(1000) {
+		cs = append(cs, Command{Mirror: "m", Topic: "orders", Partition: p, Desired: epoch.StateStopped, Seq: 1})
+	}
+	for range 3 { // of one ledger partition, and with no room for two in a batch
+		cs = append(cs, Command{Mirror: "m", Topic: "large", Desired: epoch.StateStopped, Seq: int64(len(cs)), By: strings.Repeat("x", groupBytes*2/3)})
+	}
+	var requests atomic.Int32
+	c.fake.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.fake.KeepControl()
+		requests.Add(1)
+		return nil, nil, false
+	})
+	require.NoError(t, w.PutCommands(ctx, cs...))
+	c.until(ctx, func() bool {
+		for _, x := range cs[:1000] {
+			if got := v.Command(x.Topic, x.Partition); got == nil || got.Seq != 1 {
+				return false
+			}
+		}
+		last := v.Command("large", 0)
+		return last != nil && last.Seq == 1002
+	})
+	require.LessOrEqual(t, requests.Load(), int32(Partitions+3))
+	require.Error(t, w.PutCommands(ctx, cs[0], Command{Topic: "orders"}))
 }

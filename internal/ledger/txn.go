@@ -22,6 +22,9 @@ type entry struct {
 	value []byte
 }
 
+// size is about what the entry takes in a batch.
+func (e *entry) size() int { return len(e.key) + len(e.value) + 32 }
+
 // outcome sorts a broker's answer.
 func outcome(err error) (retry bool, _ error) {
 	switch {
@@ -283,15 +286,29 @@ func (w *Writer) end(ctx context.Context, n int32) (end int64, err error) {
 	return end, err
 }
 
-// plain writes an entry outside transactions.
-func (w *Writer) plain(ctx context.Context, e entry) error {
+// named writes one entry outside transactions.
+func (w *Writer) named(ctx context.Context, e entry) error {
 	k, err := ParseKey([]byte(e.key))
 	if err != nil {
 		return err
 	}
-	b := batch{bytes: encodeBatch(-1, -1, -1, false, []entry{e})}
-	if _, err := w.produce(ctx, k.LedgerPartition(), b); err != nil {
-		return fmt.Errorf("ledger entry %q: %w", e.key, err)
+	return w.plain(ctx, k.LedgerPartition(), e)
+}
+
+// plain writes entries of ledger partition n outside transactions, together as
+// far as there is room.
+func (w *Writer) plain(ctx context.Context, n int32, es ...entry) error {
+	for len(es) > 0 {
+		some, size := 1, es[0].size()
+		for some < len(es) && size+es[some].size() <= groupBytes {
+			size += es[some].size()
+			some++
+		}
+		b := batch{bytes: encodeBatch(-1, -1, -1, false, es[:some])}
+		if _, err := w.produce(ctx, n, b); err != nil {
+			return fmt.Errorf("ledger entries (%d, the first is %q): %w", len(es), es[0].key, err)
+		}
+		es = es[some:]
 	}
 	return nil
 }

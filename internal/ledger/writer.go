@@ -330,26 +330,49 @@ func (w *Writer) PutInstance(ctx context.Context, i *Instance) error {
 	if err != nil {
 		return err
 	}
-	return w.plain(ctx, entry{key: i.Key(), value: value})
+	return w.named(ctx, entry{key: i.Key(), value: value})
 }
 
-// PutCommand writes what the operator wants of a partition, and returns when
-// it is stored; the partition's owner acts on it. Any instance may, so it is no
-// part of the owner's transactions.
-func (w *Writer) PutCommand(ctx context.Context, c Command) error {
-	if c.Mirror == "" || c.Topic == "" || c.Seq <= 0 {
-		return fmt.Errorf("ledger entry %q: a command needs mirror, topic and a sequence number", c.Key())
+// PutCommands writes what the operator wants of partitions, and returns when it
+// is stored; the partitions' owners act on it. Any instance may, so it is no part
+// of the owners' transactions. Those of one ledger partition go together, so that
+// a topic's partitions act together too. The error joins those of the ledger
+// partitions that failed; the others' commands are stored.
+func (w *Writer) PutCommands(ctx context.Context, cs ...Command) error {
+	by := map[int32][]entry{}
+	for i := range cs {
+		c := &cs[i]
+		if c.Mirror == "" || c.Topic == "" || c.Seq <= 0 {
+			return fmt.Errorf("ledger entry %q: a command needs mirror, topic and a sequence number", c.Key())
+		}
+		value, err := c.Encode()
+		if err != nil {
+			return err
+		}
+		n := PartitionOf(c.Topic, c.Partition)
+		by[n] = append(by[n], entry{key: c.Key(), value: value})
 	}
-	value, err := c.Encode()
-	if err != nil {
-		return err
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+	)
+	for n, es := range by {
+		wg.Go(func() {
+			if err := w.plain(ctx, n, es...); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
 	}
-	return w.plain(ctx, entry{key: c.Key(), value: value})
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // DeleteInstance removes an instance.
 func (w *Writer) DeleteInstance(ctx context.Context, id string) error {
-	return w.plain(ctx, entry{key: InstanceKey(id)})
+	return w.named(ctx, entry{key: InstanceKey(id)})
 }
 
 // transact writes entries in one transaction and waits until the view has read
