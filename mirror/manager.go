@@ -146,7 +146,7 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 		rf = int16(o.ReplicationFactor)
 	}
 	s := &source{
-		o: o, m: m, log: m.log.With("mirror", o.Name), client: client, wake: make(wakeChan, 1), resync: make(wakeChan, 1),
+		o: o, m: m, log: m.log.With("mirror", o.Name), client: client, wake: make(wakeChan, 1), resync: make(wakeChan, 1), led: sourceLedger{turn: make(chan struct{}, 1)},
 		admin:  &topicAdmin{src: kadm.NewClient(client), dst: m.admin, from: client, to: m.client, filter: o.Filter, rf: rf, rules: configRules{filter: o.Configs, minLag: o.MinCompactionLag}},
 		topics: map[string]*topicSync{},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,8 +15,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
@@ -171,4 +174,36 @@ func TestStartIsHeldWhenItsTopicCantBeLookedAt(t *testing.T) {
 			require.Equal(t, c.err.Error(), why)
 		}
 	}
+}
+
+// A ledger of the source that can't be read (no right, a partition without a
+// leader) is one partition's to wait for: who waits for its turn can be stopped,
+// or neither a sync of topics nor a hand-over would ever end.
+func TestSourceLedgerHoldsNobodyUp(t *testing.T) {
+	c := fakeCluster(t, kfake.SeedTopics(ledger.Partitions, ledger.Topic))
+	asked := make(chan struct{}, 1)
+	c.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		return nil, errors.New("closed"), true
+	})
+	cl := fakeClient(t, c)
+	s := &source{
+		o:   MirrorOptions{Source: Access{Client: []kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...)}, Dialer: (&kconn.Dialer{}).Init()}},
+		log: slog.New(slog.DiscardHandler), client: cl, admin: &topicAdmin{src: kadm.NewClient(cl)},
+		led: sourceLedger{turn: make(chan struct{}, 1)},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan epoch.SourceRecord)
+	go func() { ended <- s.sourceRecord(ctx, "t", 0) }()
+	<-asked
+	other, stop := context.WithCancel(t.Context())
+	stop()
+	require.Equal(t, epoch.Unreadable, s.sourceRecord(other, "t", 1).Reading)
+	s.setLife(other) // whoever needs its fields does not wait either
+	cancel()
+	require.Equal(t, epoch.Unreadable, (<-ended).Reading)
 }

@@ -18,7 +18,11 @@ import (
 // sourceLedger is what the source's own ledger says, if the source is a
 // Lockstep. It is followed from the first question on.
 type sourceLedger struct {
-	mu      sync.Mutex // over a look at the endpoint, so that one look serves all who wait for it
+	// turn holds a token during a look at the endpoint, so that one look serves
+	// all who wait for it; who has it waits for the source, at most lookWait.
+	turn chan struct{}
+
+	mu      sync.Mutex // never over a look
 	looked  time.Time  // when the newest look began
 	proxied bool       // the source's endpoint is a Lockstep
 	bare    map[string]bool
@@ -29,6 +33,10 @@ type sourceLedger struct {
 
 // ledgerWait is how long a read of the source's ledger may take.
 const ledgerWait = 15 * time.Second
+
+// lookWait is how long a look at the source's endpoint may take, with a read of
+// a ledger that is not followed.
+const lookWait = time.Minute
 
 // sourceRecord is what the source's ledger has of a partition, read to its end
 // after the call. What can't be read is said, never taken for absent (M5).
@@ -83,12 +91,29 @@ func (s *source) readSince(ctx context.Context, v *ledger.View, since time.Time)
 // the same.
 func (s *source) sourceView(ctx context.Context, since time.Time) (view *ledger.View, bare map[string]bool, err error) {
 	l := &s.led
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+	defer func() { <-l.turn }()
+	l.mu.Lock()
+	fresh := l.looked.After(since)
+	l.mu.Unlock()
+	if !fresh {
+		began := time.Now()
+		lctx, cancel := context.WithTimeout(ctx, lookWait)
+		proxied, bare, err := s.endpoint(lctx)
+		cancel()
+		if ctx.Err() != nil { // says nothing to the others
+			return nil, nil, context.Cause(ctx)
+		}
+		l.mu.Lock()
+		l.looked, l.proxied, l.bare, l.err = began, proxied, bare, err
+		l.mu.Unlock()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.looked.After(since) {
-		l.looked = time.Now()
-		l.proxied, l.bare, l.err = s.endpoint(ctx)
-	}
 	if l.err != nil {
 		return nil, nil, l.err
 	}
