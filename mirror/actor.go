@@ -163,10 +163,13 @@ func (p *Partition) nextJob() func(context.Context) error {
 	}
 	switch p.phase {
 	case phaseFailed:
-		if p.rec.Retries >= p.eng.Tuning.RetryAttempts || p.rec.Retries < 0 {
-			return nil
+		switch {
+		case p.rec.Retries >= 0 && p.rec.Retries < p.eng.Tuning.RetryAttempts:
+			return p.retry
+		case p.rec.State != epoch.StateFailed:
+			return p.tellFailed
 		}
-		return p.retry
+		return nil
 	case phaseRecover:
 		return p.recover
 	case phaseAlign:
@@ -365,7 +368,7 @@ func (p *Partition) failed(ctx context.Context) error {
 	}
 	p.dropQueue()
 	p.settled()
-	p.phase = phaseFailed
+	p.become(phaseFailed)
 	p.al, p.st, p.pending, p.waiting, p.retryAt = nil, nil, nil, nil, time.Time{}
 	p.errOp = f.Error()
 	p.report()
@@ -396,16 +399,40 @@ func (p *Partition) failed(ctx context.Context) error {
 		r.State, r.Previous, r.Error, r.Retries = epoch.StateFailed, prev, f.Error(), retries
 	})
 	if err != nil && !errors.Is(err, ledger.ErrFenced) && ctx.Err() == nil {
-		// It stays failed in memory, and the next owner finds out by itself.
+		// It is failed in memory, and the next owner finds out by itself.
 		p.slog.Warn("FAILED could not be written to the ledger", "err", err)
 		p.mu.Lock()
 		p.rec = p.rec.Next()
 		p.rec.StateEpoch--
 		p.rec.Retries = retries
+		p.log = p.rec.Work()
 		p.mu.Unlock()
 		return nil
 	}
 	return err
+}
+
+// tellFailed writes FAILED when that could not be done at once and nothing is
+// tried again by itself: nobody would see it, and `recover` would find nothing to
+// recover.
+func (p *Partition) tellFailed(ctx context.Context) error {
+	p.mu.Lock()
+	text, retries := p.errOp, p.rec.Retries
+	p.mu.Unlock()
+	return p.putAnyway(ctx, func(r *ledger.Record) {
+		if r.State != epoch.StateFailed {
+			r.State, r.Previous = epoch.StateFailed, r.State
+		}
+		r.Error, r.Retries = text, retries
+	})
+}
+
+// become changes what the partition does; one that is closed stays so, whatever
+// its goroutine was about to do. mu is held.
+func (p *Partition) become(ph phase) {
+	if p.phase != phaseClosed {
+		p.phase = ph
+	}
 }
 
 // produced: something was appended since the partition last left FAILED. mu is
@@ -442,11 +469,13 @@ func (p *Partition) retry(ctx context.Context) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.idleOnly {
-			p.rec.Retries = -1
+			r := *p.rec // the ledger's is shared
+			r.Retries = -1
+			p.rec, p.log = &r, r.Work()
 			return nil
 		}
 		p.retryAt = time.Time{}
-		p.phase = phaseRecover
+		p.become(phaseRecover)
 		p.todo = todo{advance: -1, regen: &regen{why: "retry"}}
 		return nil
 	}

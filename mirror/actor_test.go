@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -121,4 +122,75 @@ func TestEachProduceIsAnsweredOnce(t *testing.T) {
 	require.Nil(t, list[0].p.inflight)
 	require.Equal(t, int64(1), list[0].p.tail.position)
 	require.NotNil(t, list[1].p.inflight) // the connection counts as broken: nothing is known of it
+}
+
+// A permanent failure that the ledger could not be told of: what only memory
+// knows nobody sees, and `recover` has nothing to recover.
+func TestFailedIsToldInTheEnd(t *testing.T) {
+	p := running(t)
+	store := p.eng.Store.(*fakeStore)
+	p.mu.Lock()
+	p.setTodoErr(failForGood(reasonTruncation, "records are gone"))
+	p.mu.Unlock()
+	store.err = errors.New("the ledger is away")
+	require.NoError(t, p.nextJob()(t.Context()))
+	require.Equal(t, phaseFailed, p.phase)
+	require.Same(t, &p.rec.Log, p.log) // no shadow
+	store.err = errors.New("the ledger is away still")
+	job := p.nextJob()
+	require.NotNil(t, job)
+	require.Error(t, job(t.Context()))
+	require.NoError(t, p.nextJob()(t.Context()))
+	rec := store.Partition("t", 0).Record
+	require.Equal(t, []any{epoch.StateFailed, epoch.StateMirroring, "records are gone", -1}, []any{rec.State, rec.Previous, rec.Error, rec.Retries})
+	require.Nil(t, p.nextJob())
+
+	snap := *store.Partition("t", 0)
+	snap.Command = &ledger.Command{Mirror: "m", Topic: "t", Seq: 1, Recover: true}
+	store.parts[partKey{"t", 0}] = &snap
+	require.NoError(t, p.nextJob()(t.Context()))
+	require.Equal(t, phaseRecover, p.phase)
+}
+
+// A partition that is handed over does not begin anything any more, whatever its
+// goroutine has just written: its last checkpoint says that nothing is in flight
+// (M20).
+func TestClosedStaysClosed(t *testing.T) {
+	p := running(t)
+	store := p.eng.Store.(*fakeStore)
+	command := func(seq int64, to ledger.State) {
+		snap := *store.Partition("t", 0)
+		snap.Command = &ledger.Command{Mirror: "m", Topic: "t", Seq: seq, Desired: to}
+		store.parts[partKey{"t", 0}] = &snap
+	}
+	command(1, epoch.StatePaused)
+	for p.phase != phaseIdle {
+		require.NoError(t, p.nextJob()(t.Context()))
+	}
+	command(2, epoch.StateMirroring)
+	job := p.nextJob()
+	store.onPut = func(*ledger.Record) error {
+		require.True(t, p.quiesce(t.Context()), "nothing is in flight")
+		return nil
+	}
+	require.NoError(t, job(t.Context()))
+	require.Equal(t, epoch.StateMirroring, store.Partition("t", 0).Record.State)
+	require.Equal(t, phaseClosed, p.phase)
+	require.Nil(t, p.nextJob())
+}
+
+// What the ledger shows is everybody's: a partition that gives up here must not
+// change it.
+func TestLedgersRecordIsNotChanged(t *testing.T) {
+	p := running(t)
+	rec := p.rec.Next()
+	rec.State, rec.Previous, rec.Retries = epoch.StateFailed, epoch.StateMirroring, 1
+	p.eng.Store.(*fakeStore).parts[partKey{"t", 0}] = &ledger.Partition{Topic: "t", Live: &ledger.Live{}, Record: rec, Log: &rec.Log}
+	idle := newPartition(p.eng, Spec{Topic: "t", Idle: true})
+	require.True(t, idle.begin())
+	idle.retryAt = time.Now()
+	for job := idle.nextJob(); job != nil; job = idle.nextJob() {
+		require.NoError(t, job(t.Context()))
+	}
+	require.Equal(t, 1, rec.Retries)
 }

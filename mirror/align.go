@@ -108,7 +108,7 @@ func (p *Partition) truncate(ctx context.Context, a *ask, step epoch.TruncStep, 
 		return p.regenerate(a, regen{why: "unclean_election", force: true, ule: true, truncated: true, hasCut: true, cut: step.T})
 	case epoch.TruncShadow:
 		p.slog.Warn("the source lost records that are mirrored already (an unclean leader election there): they are cut off here too, and the compacted topic is mirrored anew", "from", step.T, "end", t.vEnd)
-		if p.log != &p.rec.Log {
+		if p.shadowing() {
 			return p.restartAtSource(ctx, a, regen{why: "unclean_election", force: true}) // the shadow; what is shown is compared when it switches
 		}
 		return p.regenerate(a, regen{why: "unclean_election", force: true, ule: true, truncated: true, hasCut: true, cut: step.T, rebuild: &rebuild{}})

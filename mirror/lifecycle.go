@@ -13,6 +13,9 @@ import (
 
 // enter takes up the action of the record's state. mu is held.
 func (p *Partition) enter(why string) {
+	if p.phase == phaseClosed {
+		return // what was written is the next owner's to act on
+	}
 	p.al, p.st, p.pending, p.waiting, p.stepping = nil, nil, nil, nil, ""
 	p.retryAt, p.stopSince = time.Time{}, time.Time{}
 	ask := p.todo.err

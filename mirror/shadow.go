@@ -241,7 +241,7 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	if live {
 		p.pending = &resumption{dst: p.dst, t: p.tail}
 		p.dropQueue()
-		p.phase = phaseAwait
+		p.become(phaseAwait)
 		p.wake.wake()
 		return nil
 	}
