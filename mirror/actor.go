@@ -89,8 +89,11 @@ func (p *Partition) run(ctx context.Context) {
 			}
 			if errors.As(err, &f) {
 				p.mu.Lock()
-				p.setTodoErr(f)
-				failing := p.todo.err != nil
+				failing := false
+				if p.todo.err == nil { // else something else comes before it again and again: a command
+					p.setTodoErr(f)
+					failing = p.todo.err != nil
+				}
 				p.mu.Unlock()
 				if failing {
 					continue

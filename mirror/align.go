@@ -57,7 +57,7 @@ func (p *Partition) askSource(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.truncate(ctx, a, step, t)
+	return p.truncate(ctx, a, step, t, src.epoch)
 }
 
 // truncation asks the source what x wants to know.
@@ -93,11 +93,11 @@ func (p *Partition) truncation(ctx context.Context, c *kconn.Conn, x *epoch.Trun
 	}
 }
 
-// truncate does what was decided.
-func (p *Partition) truncate(ctx context.Context, a *ask, step epoch.TruncStep, t tail) error {
+// truncate does what was decided; under is the source's leader epoch that was asked.
+func (p *Partition) truncate(ctx context.Context, a *ask, step epoch.TruncStep, t tail, under int32) error {
 	switch step.Do {
 	case epoch.TruncGoOn:
-		p.answered(a)
+		p.answered(a, under)
 		return nil
 	case epoch.TruncCut:
 		// No live record goes: not an unclean election (compacted epochs).
@@ -157,13 +157,14 @@ func (p *Partition) regenerate(a *ask, r regen) error {
 	return nil
 }
 
-// answered goes on where the partition is.
-func (p *Partition) answered(a *ask) {
+// answered goes on where the partition is. A leader that has come since the
+// question is asked for itself.
+func (p *Partition) answered(a *ask, under int32) {
 	p.mu.Lock()
 	if p.todo.ask == a {
 		p.todo.ask = nil
 		if a.kind == askEpoch {
-			p.asked = p.src.epoch
+			p.asked = under
 		} else {
 			p.holdFetch()
 		}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,6 +147,9 @@ type fakeBroker struct {
 	logs   map[partKey]*fakeLog
 	open   map[net.Conn]bool
 	onList func(*kmsg.ListOffsetsRequest) error // called without mu; an error hangs up
+	// asked is called, without mu, when an OffsetForLeaderEpoch is answered and the
+	// answer is not sent yet.
+	asked atomic.Pointer[func()]
 	// onProduce may answer for a partition itself: code -1 closes the
 	// connection instead of answering. It is called with mu held, before the
 	// append; appended says what it did itself.
@@ -314,7 +318,11 @@ func (b *fakeBroker) handle(req kmsg.Request) (kmsg.Response, error) {
 		}
 		return b.listOffsets(r), nil
 	case *kmsg.OffsetForLeaderEpochRequest:
-		return b.epochEnd(r), nil
+		resp := b.epochEnd(r)
+		if f := b.asked.Load(); f != nil {
+			(*f)()
+		}
+		return resp, nil
 	}
 	return nil, fmt.Errorf("fake broker: unexpected %T", req)
 }

@@ -89,7 +89,8 @@ func NewOwner(o OwnerOptions) (*Owner, error) {
 func (w *Owner) Owned() []int32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.now()
+	w.tell() // what is said here is what the next change is from
+	return slices.Clone(w.owned)
 }
 
 // Changes is closed at the next change of Owned. Take it, then ask Owned, then

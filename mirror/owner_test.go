@@ -286,6 +286,41 @@ func TestOwnerEndsWithoutCluster(t *testing.T) {
 	require.Empty(t, a.Owned())
 }
 
+// Between the moment that an owner's time is over and the moment that this is
+// noticed somebody may ask, give up everything, and wait for the next change:
+// that the group has confirmed it after all.
+func TestOwnerConfirmedAfterItsTime(t *testing.T) {
+	w, err := NewOwner(OwnerOptions{})
+	require.NoError(t, err)
+	w.mu.Lock()
+	w.assigned[7] = true
+	w.confirm(time.Now())
+	w.tell()
+	w.mu.Unlock()
+	require.Equal(t, []int32{7}, w.Owned())
+	w.mu.Lock()
+	w.confirmed = time.Now().Add(-time.Minute)
+	w.mu.Unlock()
+	changed := w.Changes()
+	if w.Owned() != nil {
+		t.Fatal("owned after its time")
+	}
+	select { // as a caller does that took it first
+	case <-changed:
+		changed = w.Changes()
+	default:
+	}
+	w.mu.Lock()
+	w.confirm(time.Now())
+	w.tell()
+	w.mu.Unlock()
+	select {
+	case <-changed:
+	default:
+		t.Fatal("nobody learns that it is an owner again")
+	}
+}
+
 func TestOwnerRefusesShortSessions(t *testing.T) {
 	_, err := NewOwner(OwnerOptions{SessionTimeout: time.Millisecond})
 	require.ErrorContains(t, err, "instance.session_timeout")

@@ -102,6 +102,7 @@ type Partition struct {
 	queued   int    // bytes in queue
 	inflight *item  // being produced
 	sentAt   int64  // expected when inflight was sent
+	switches bool   // nothing new is sent while the shadow takes its place
 	token    uint64 // changes when the queue's end is set anew
 	// drain: the source said something about our end that may cut it; ask again
 	// only when nothing is queued or in flight.
@@ -360,7 +361,8 @@ func (p *Partition) checkpoint(final, clean bool) (cp ledger.Checkpoint, ok bool
 	return cp, true
 }
 
-// settled tells quiesce that nothing is in flight any more. mu is held.
+// settled tells whoever waits for it that nothing is in flight any more. mu is
+// held.
 func (p *Partition) settled() {
 	if p.inflight != nil {
 		return
@@ -369,7 +371,10 @@ func (p *Partition) settled() {
 		close(p.idle)
 		p.idle = nil
 	}
-	if p.phase == phaseStop || p.phase == phasePause {
+	switch {
+	case p.phase == phaseStop || p.phase == phasePause:
+		p.wake.wake()
+	case p.phase == phaseRun && (p.todo.ask != nil || p.suspect != nil || p.switchDue()):
 		p.wake.wake()
 	}
 }

@@ -213,7 +213,7 @@ func (p *Partition) assignDue() bool {
 func (p *Partition) take(broker int32, room int, now time.Time) (*item, leader, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.phase != phaseRun || p.todo.err != nil || p.inflight != nil || p.suspect != nil || p.dst.broker != broker || now.Before(p.writeWait) || p.switchDue() {
+	if p.phase != phaseRun || p.todo.err != nil || p.inflight != nil || p.switches || p.suspect != nil || p.dst.broker != broker || now.Before(p.writeWait) || p.switchDue() {
 		return nil, leader{}, false
 	}
 	p.advance()

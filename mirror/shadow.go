@@ -176,7 +176,11 @@ func (p *Partition) switchDue() bool {
 func (p *Partition) switchOver(ctx context.Context) error {
 	p.mu.Lock()
 	rec, src, shown := p.rec, p.src, p.shown
+	due := p.phase == phaseRun && p.switchDue()
 	p.mu.Unlock()
+	if !due { // any more: the destination changed its leader
+		return nil
+	}
 	self, _ := p.eng.Clusters()
 	b := bookOf(rec, self)
 	end := b.Log.Open().VStart
@@ -216,12 +220,20 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	if b, err = b.Switch(t); err != nil {
 		return fail(reasonLedger, "%w", err)
 	}
-	if live {
-		p.mu.Lock()
-		p.live.Retract()
+	p.mu.Lock()
+	if p.phase != phaseRun || p.inflight != nil {
+		// The destination changed its leader meanwhile, or the source has more now
+		// and something is under way.
 		p.mu.Unlock()
+		return nil
+	}
+	p.switches = true
+	if live {
+		p.live.Retract()
 		b.State = epoch.StateULERecovery
 	}
+	p.mu.Unlock()
+	defer p.switched()
 	err = p.put(ctx, func(r *ledger.Record) {
 		setBook(r, b)
 		if t < end {
@@ -238,6 +250,9 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	if t < end {
 		p.mayShow = p.tail.position
 	}
+	if p.phase != phaseRun { // the tail is read anew first, and the state is in the ledger
+		return nil
+	}
 	if live {
 		p.pending = &resumption{dst: p.dst, t: p.tail}
 		p.dropQueue()
@@ -249,6 +264,14 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	p.advance()
 	p.wake.wake()
 	return nil
+}
+
+// switched lets writers go on.
+func (p *Partition) switched() {
+	p.mu.Lock()
+	p.switches = false
+	p.mu.Unlock()
+	p.kick()
 }
 
 // missedTombstones asks for a shadow when the mirror was away from a compacted

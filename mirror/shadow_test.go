@@ -260,6 +260,54 @@ func TestH15DestinationLossMeanwhile(t *testing.T) {
 	}
 }
 
+// H15: the destination changes its leader, and loses the end of what was written
+// anew, while the source is asked whether that may be shown: the answer is one
+// about the log of before.
+func TestH15SwitchOvertakenByALeader(t *testing.T) {
+	a, b := shadowed(t, 8, 6)
+	b.tuning.FetchPartitionMaxBytes = 1 // so that little is queued of what the source loses
+	b.run()
+	gate := make(chan struct{})
+	b.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+		if s, _ := x.ReadStamp(); s.V == 2 && b.rec().Shadow != nil {
+			b.phys.mu.Unlock()
+			<-gate
+			b.phys.mu.Lock()
+		}
+		return 0, false
+	})
+	uncleanElection(a, 6, 5)
+	a.write(1)
+	b.meta()
+	eventually(t, "half of it", func() bool { return b.rec().Shadow != nil && b.end() >= 10 })
+	uncleanElection(a, 4, 9) // so that the source does not have what is shown
+	a.write(1)
+	p, eng := b.eng.Partition("t", 0), b.eng
+	var once sync.Once
+	overtake := func() {
+		p.mu.Lock()
+		due := p.phase == phaseRun && p.switchDue()
+		p.mu.Unlock()
+		if !due {
+			return
+		}
+		once.Do(func() {
+			b.phys.with("t", 0, func(l *fakeLog) {
+				l.truncate(l.end() - 1)
+				l.epoch++
+			})
+			eng.SetDest(b.phys.cluster())
+		})
+	}
+	a.phys.asked.Store(&overtake)
+	b.meta()
+	close(gate)
+	b.shows(offsets(0, 4, 0) + " 4(9)")
+	eventually(t, "clean", func() bool { return b.rec().Shadow == nil && len(b.deadBehind()) == 0 })
+	require.Equal(t, a.content(), b.content())
+	once.Do(func() { t.Error("the source was not asked") })
+}
+
 // H1, TD-03: a compacted topic whose end is not clean can be stopped without
 // its source: what is shown is copied behind what is dead.
 func TestH1StopRepairsWithoutTheSource(t *testing.T) {

@@ -310,9 +310,6 @@ func (p *Partition) confirm(it *item, base int64) {
 	case p.queue[0].batch != nil:
 		p.knownEpoch(p.queue[0])
 	}
-	if p.todo.ask != nil || p.suspect != nil || p.switchDue() {
-		p.wake.wake()
-	}
 }
 
 // unsent: the request with it failed as a whole. sure: no byte of it went out.
