@@ -181,6 +181,7 @@ func TestSlowBroker(t *testing.T) {
 		result <- c
 		<-done
 	}), nil)
+	defer close(done)
 	c := dialRaw(t, p)
 	head := request(protocol.KeyProduce, 3, 1, nil, []byte{0xff, 0xff, 0, 1})
 	protocol.AppendFrameSize(head[:0], len(head)-4+slowFrame)
@@ -211,7 +212,6 @@ func TestSlowBroker(t *testing.T) {
 		checkPattern(t, b, slowFrame)
 	}
 	require.NoError(t, <-sent)
-	close(done)
 	_, peak := p.engine.held()
 	require.LessOrEqual(t, peak, bound(p))
 }

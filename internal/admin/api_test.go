@@ -117,7 +117,7 @@ func TestCommandRefusals(t *testing.T) {
 
 	code, _ = post(t, base+"/v1/commands", "", js, "", `{"verb":"stop","all":true,"by":"me"}`)
 	require.Equal(t, 200, code)
-	require.Eventually(t, func() bool { return view.Partition("orders", 0).Command != nil }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return view.Partition("orders", 0).Command != nil }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, "stop me", view.Partition("orders", 0).Command.By)
 }
 

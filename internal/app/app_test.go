@@ -79,7 +79,7 @@ log: {level: error}
 			err = c.Close()
 		}
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return r
 }
 
@@ -120,7 +120,7 @@ func TestNothingPassesBeforeTheLedgerIsRead(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 
 	close(release)
-	long, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	long, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, cl.Ping(long))
 	select {
@@ -148,7 +148,7 @@ func TestMirrorStatusAndMetrics(t *testing.T) {
 	}
 	require.NoError(t, src.DeleteRecords("orders", 0, 4))
 	r := start(t, src, dst)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	rd, err := kgo.NewClient(kgo.SeedBrokers(r.bootstrap), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.MetadataMinAge(50*time.Millisecond))
 	require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestMirrorStatusAndMetrics(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body := get(t, r.admin+"/v1/status")
 		return strings.Contains(body, `"state": "MIRRORING"`) && strings.Contains(body, `"position": 10`) && strings.Contains(body, `"lag": 0`)
-	}, 10*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	_, body := get(t, r.admin+"/metrics")
 	require.Contains(t, body, "lockstep_ledger_partitions_owned 50")
 	require.Contains(t, body, "lockstep_open_connections")

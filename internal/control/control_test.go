@@ -296,7 +296,7 @@ func TestDescribe(t *testing.T) {
 	s.partition("orders", 1, epoch.StateLogAlignment)
 	s.partition("zoo", 0, epoch.StateFailed, func(r *ledger.Record) { r.Error, r.Retries = "why", 3 })
 	require.NoError(t, s.writer.PutInstance(t.Context(), &ledger.Instance{ID: "other", Started: now, Lease: now.Add(time.Minute), Mirrors: map[string]map[string]string{"dc1": {"acks": "1", "bump_step": "3"}}}))
-	require.Eventually(t, func() bool { return len(s.view.Instances()) == 1 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.view.Instances()) == 1 }, time.Minute, 10*time.Millisecond)
 	live := s.view.Partition("orders", 0).Live
 	live.Publish(ledger.Tail{VEnd: 20, Position: 21, PEpoch: 1})
 	live.SetStatus(ledger.Status{SourceEnd: 30, SourceEpoch: 3})
@@ -382,7 +382,7 @@ func TestStartOfAnUnknownTopic(t *testing.T) {
 	require.Len(t, res.Partitions, 2)
 	require.Equal(t, OutcomeWaiting, res.Partitions[1].Outcome)
 	require.Equal(t, epoch.StateUnknown, res.Partitions[1].State)
-	require.Eventually(t, func() bool { return s.view.Command("junk", 1) != nil }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.view.Command("junk", 1) != nil }, time.Minute, 10*time.Millisecond)
 	c := s.view.Command("junk", 1)
 	require.True(t, c.DiscardLocal)
 	require.Equal(t, "dc1", c.Mirror)
@@ -409,7 +409,7 @@ func TestForget(t *testing.T) {
 	for id, lease := range map[string]time.Time{"gone": now.Add(-time.Minute), "late": now.Add(-ledger.RequestTimeout / 2), "here": now.Add(time.Minute)} {
 		require.NoError(t, s.writer.PutInstance(t.Context(), &ledger.Instance{ID: id, Started: now, Lease: lease, ServesUntil: lease}))
 	}
-	require.Eventually(t, func() bool { return len(s.svc.Instances()) == 3 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.svc.Instances()) == 3 }, time.Minute, 10*time.Millisecond)
 	awaited := map[string]int{}
 	for _, i := range s.svc.Instances() {
 		awaited[i.ID] = i.AwaitedCount
@@ -428,7 +428,7 @@ func TestForget(t *testing.T) {
 	got, err := s.svc.Forget(t.Context(), ForgetRequest{Instance: "gone"})
 	require.NoError(t, err)
 	require.Equal(t, "gone", got.ID)
-	require.Eventually(t, func() bool { return len(s.svc.Instances()) == 2 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.svc.Instances()) == 2 }, time.Minute, 10*time.Millisecond)
 }
 
 // A start that the owner refuses, or holds until the source can be asked, says why; the partition stays STOPPED, and the

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -46,9 +47,16 @@ func uncleanTopic(ctx context.Context, t *testing.T, c *testkafka.Cluster) {
 		top.Configs = append(top.Configs, cfg)
 	}
 	req.Topics = append(req.Topics, top)
-	resp, err := req.RequestWith(ctx, cl)
-	require.NoError(t, err)
-	require.NoError(t, kerr.ErrorForCode(resp.Topics[0].ErrorCode))
+	until(ctx, t, "the topic", func() bool {
+		resp, err := req.RequestWith(ctx, cl)
+		require.NoError(t, err)
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+		if errors.Is(err, kerr.InvalidReplicaAssignment) { // to the controller a broker that stood still is down for a moment
+			return false
+		}
+		require.NoError(t, err)
+		return true
+	})
 	require.NoError(t, content.WaitLeader(ctx, c.Bootstrap(), uleTopic, 0, func(p oracle.Partition) bool { return p.Leader == 1 && len(p.ISR) == 2 }))
 }
 

@@ -81,8 +81,19 @@ func CreateTopic(ctx context.Context, bootstrap, topic string, partitions int32,
 	for k, v := range configs {
 		conf[k] = &v
 	}
-	if _, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, 1, conf, topic); err != nil {
-		return fmt.Errorf("content: create topic %s: %w", topic, err)
+	// A broker that has just lost its ZooKeeper session says UNKNOWN_SERVER_ERROR, whether it made the topic or not.
+	for try := 1; ; try++ {
+		_, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, 1, conf, topic)
+		if err == nil || try > 1 && errors.Is(err, kerr.TopicAlreadyExists) {
+			break
+		}
+		if again := errors.Is(err, kerr.UnknownServerError) || kerr.IsRetriable(err); !again || try == 20 || ctx.Err() != nil {
+			return fmt.Errorf("content: create topic %s: %w", topic, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(500 * time.Millisecond):
+		}
 	}
 	for p := range partitions {
 		if err := WaitLeader(ctx, bootstrap, topic, p, func(q oracle.Partition) bool { return q.Addr != "" }); err != nil {
