@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"encoding/binary"
 	"net"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/lockstep-kafka/lockstep/internal/testkafka"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
@@ -215,27 +215,14 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// freePorts finds n neighbouring free ports below the ephemeral range.
+// freePorts is n neighbouring ports that nobody else uses during the test, other
+// test processes neither.
 func freePorts(t *testing.T, n int) (first int) {
 	t.Helper()
-	for first = 21000 + 97*(int(time.Now().UnixNano())%90); first < 32000; first += n {
-		var lns []net.Listener
-		for port := first; port < first+n; port++ {
-			ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String())
-			if err != nil {
-				break
-			}
-			lns = append(lns, ln)
-		}
-		for _, ln := range lns {
-			ln.Close()
-		}
-		if len(lns) == n {
-			return first
-		}
-	}
-	t.Fatal("no free ports")
-	return 0
+	p, err := testkafka.ReservePorts(n)
+	require.NoError(t, err)
+	t.Cleanup(p.Release)
+	return p.First
 }
 
 // PX-043: acks is found behind every form of client id and transactional id,
