@@ -136,13 +136,17 @@ func (p *Partition) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.live = snap.Live
-	if snap.Err != nil {
+	err := snap.Err
+	if err == nil && snap.Record.Log.Open() == nil && begunState(snap.Record) {
+		err = fmt.Errorf("the ledger's entry %s says %s, and has no log", snap.Record.Key(), snap.Record.State)
+	}
+	if err != nil {
 		// Nothing may be assumed and nothing written; a repaired ledger is
 		// taken in at the next start.
 		p.phase = phaseFailed
-		p.errOp = snap.Err.Error()
+		p.errOp = err.Error()
 		p.report()
-		p.slog.Error("the ledger's entry can't be used", "err", snap.Err)
+		p.slog.Error("the ledger's entry can't be used", "err", err)
 		return false
 	}
 	p.rec, p.log = snap.Record, snap.Record.Work()

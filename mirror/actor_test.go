@@ -3,6 +3,7 @@ package mirror
 import (
 	"errors"
 	"log/slog"
+	"math"
 	"testing"
 	"time"
 
@@ -193,4 +194,34 @@ func TestLedgersRecordIsNotChanged(t *testing.T) {
 		require.NoError(t, job(t.Context()))
 	}
 	require.Equal(t, 1, rec.Retries)
+}
+
+// An entry of the ledger that says MIRRORING without a log is not used: it would
+// end the process of each owner in turn.
+func TestEntryWithoutALog(t *testing.T) {
+	for _, st := range []ledger.State{epoch.StateMirroring, epoch.StateULERecovery, epoch.StatePaused, epoch.StateFailed} {
+		p := running(t)
+		rec := &ledger.Record{Mirror: "m", Topic: "t", State: st, Previous: epoch.StateMirroring, StateEpoch: 1}
+		p.eng.Store.(*fakeStore).parts[partKey{"t", 0}] = &ledger.Partition{Topic: "t", Live: &ledger.Live{}, Record: rec, Log: &rec.Log}
+		n := newPartition(p.eng, Spec{Topic: "t"})
+		require.False(t, n.begin(), st)
+		require.True(t, n.Status().Failed)
+		require.Contains(t, n.Status().Error, "has no log")
+		n.setSource(leader{known: true, broker: 1, epoch: 1}, true)
+		n.setDest(leader{known: true, broker: 1, epoch: 1})
+		n.poke()
+		n.shutdown()
+	}
+}
+
+// Metadata that names a partition twice, or with a number that is none, must not
+// move the others to the wrong leader.
+func TestNonsenseMetadata(t *testing.T) {
+	part := func(p, leader int32) kmsg.MetadataResponseTopicPartition {
+		return kmsg.MetadataResponseTopicPartition{Partition: p, Leader: leader, LeaderEpoch: leader}
+	}
+	m := topicMeta(&kmsg.MetadataResponseTopic{Partitions: []kmsg.MetadataResponseTopicPartition{
+		part(2, 12), part(-1, 9), part(0, 10), part(0, 10), part(1, 11), part(math.MaxInt32, 9),
+	}})
+	require.Equal(t, []PartitionMeta{{10, 10}, {11, 11}, {12, 12}}, m.Partitions)
 }

@@ -79,6 +79,20 @@ func nextState(state, desired ledger.State) (to ledger.State, ok bool) {
 	return to, ok && epoch.Allowed(state, to)
 }
 
+// begunState tells whether a record is in a state that only a log with a first
+// generation comes to.
+func begunState(r *ledger.Record) bool {
+	st := r.State
+	if st == epoch.StateFailed {
+		st = r.Previous
+	}
+	switch st {
+	case epoch.StateMirroring, epoch.StateEpochFencing, epoch.StateULERecovery, epoch.StatePausing, epoch.StatePaused:
+		return true
+	}
+	return false
+}
+
 // accepts tells whether a command makes sense in a state; facts.md §1: pause
 // needs MIRRORING.
 func accepts(state, desired ledger.State) bool {

@@ -203,10 +203,17 @@ func askMetadata(ctx context.Context, cl *kgo.Client, topics []string) (*kmsg.Me
 	return resp, err
 }
 
+// maxMetaPartitions bounds what a garbled answer can make us allocate; Kafka's
+// own limit for a whole cluster is of this size.
+const maxMetaPartitions = 1 << 20
+
 func topicMeta(t *kmsg.MetadataResponseTopic) *TopicMeta {
 	tm := &TopicMeta{ID: ledger.ID(t.TopicID), Partitions: make([]PartitionMeta, 0, len(t.Partitions))}
 	slices.SortFunc(t.Partitions, func(a, b kmsg.MetadataResponseTopicPartition) int { return cmp.Compare(a.Partition, b.Partition) })
 	for _, p := range t.Partitions {
+		if p.Partition < int32(len(tm.Partitions)) || p.Partition >= maxMetaPartitions {
+			continue // below 0, named twice, or no number that a topic has
+		}
 		for int(p.Partition) > len(tm.Partitions) { // a hole: not known
 			tm.Partitions = append(tm.Partitions, PartitionMeta{Leader: -1, Epoch: -1})
 		}
