@@ -225,3 +225,15 @@ func TestNonsenseMetadata(t *testing.T) {
 	}})
 	require.Equal(t, []PartitionMeta{{10, 10}, {11, 11}, {12, 12}}, m.Partitions)
 }
+
+// A checkpoint that could not be written comes again, also if its partition never
+// moves again: when retention has emptied the log it is all that tells the
+// position (M22).
+func TestCheckpointComesAgain(t *testing.T) {
+	p := running(t)
+	p.eng.parts[partKey{"t", 0}] = p
+	m := &Manager{log: slog.New(slog.DiscardHandler), owned: newOwned(nil, nil)} // owns nothing: no write is possible
+	m.checkpoint(t.Context(), &source{engine: p.eng})
+	require.Len(t, p.eng.Checkpoints(), 1)
+	require.Empty(t, p.eng.Checkpoints())
+}

@@ -374,6 +374,18 @@ func (e *Engine) Checkpoints() []ledger.Checkpoint {
 	return out
 }
 
+// unsaved says that some of these checkpoints could not be written: they come
+// again, also if their partitions never move again.
+func (e *Engine) unsaved(cps []ledger.Checkpoint) {
+	for i := range cps {
+		if p := e.Partition(cps[i].Topic, cps[i].Partition); p != nil {
+			p.mu.Lock()
+			p.saved = ledger.Checkpoint{Position: -1}
+			p.mu.Unlock()
+		}
+	}
+}
+
 func (e *Engine) all() []*Partition {
 	e.mu.Lock()
 	defer e.mu.Unlock()

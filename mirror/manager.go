@@ -365,14 +365,20 @@ func (m *Manager) checkpoints(ctx context.Context) error {
 			return nil
 		}
 		for _, s := range m.sources {
-			cps := s.engine.Checkpoints()
-			if len(cps) == 0 {
-				continue
-			}
-			if err := m.owned.checkpoint(ctx, cps); err != nil && ctx.Err() == nil {
-				m.log.Warn("checkpoints not written", "mirror", s.o.Name, "err", err)
-			}
+			m.checkpoint(ctx, s)
 		}
+	}
+}
+
+// checkpoint writes the checkpoints of a mirror's partitions that have moved.
+func (m *Manager) checkpoint(ctx context.Context, s *source) {
+	cps := s.engine.Checkpoints()
+	if len(cps) == 0 {
+		return
+	}
+	if err := m.owned.checkpoint(ctx, cps); err != nil && ctx.Err() == nil {
+		s.engine.unsaved(cps)
+		m.log.Warn("checkpoints not written", "mirror", s.o.Name, "err", err)
 	}
 }
 
