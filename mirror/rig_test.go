@@ -189,9 +189,13 @@ func (r *rig) write(p int32, bs ...rawBatch) {
 	}
 }
 
+// patience bounds the wait for what has to come in the end: long, as -race on one
+// thread of a busy machine may stand still for seconds.
+const patience = time.Minute
+
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if f() {
 			return
 		}

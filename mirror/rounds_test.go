@@ -104,7 +104,7 @@ func randomRounds(t *testing.T, r *rand.Rand, unclean bool) {
 	}
 	equal := func(m, src *site) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(3 * time.Millisecond) {
+		for end := time.Now().Add(patience); ; time.Sleep(3 * time.Millisecond) {
 			m.meta()
 			if m.rec().State == epoch.StateMirroring && m.content() == src.content() {
 				break

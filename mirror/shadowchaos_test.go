@@ -206,7 +206,7 @@ func randomShadows(t *testing.T, r *rand.Rand, unclean bool) {
 	writes()
 	b.phys.with("t", 0, func(*fakeLog) { faults = false })
 	shaky.Store(false)
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(3 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(3 * time.Millisecond) {
 		b.meta()
 		var waiting int
 		b.phys.with("t", 0, func(*fakeLog) { waiting = len(late) })

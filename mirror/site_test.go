@@ -284,7 +284,7 @@ func (s *site) want(d ledger.State) { s.t.Helper(); s.command(ledger.Command{Des
 // is waits for a state.
 func (s *site) is(st ledger.State) {
 	s.t.Helper()
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if s.rec().State == st {
 			return
 		}
@@ -315,7 +315,7 @@ func (s *site) gated(r epoch.SourceRecord) func() epoch.SourceRecord {
 // shows waits until the virtual log is this, mirroring.
 func (s *site) shows(want string) {
 	s.t.Helper()
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if s.dump() == want && s.rec().State == epoch.StateMirroring {
 			return
 		}
