@@ -75,12 +75,13 @@ type Manager struct {
 	sources []*source
 	keeper  *Engine                // partitions of mirrors that are not configured any more
 	cluster atomic.Pointer[string] // id of the destination's
+	learned chan struct{}          // closed when cluster is known
 	wg      sync.WaitGroup
 }
 
 // New connects nothing yet.
 func New(o Options) (*Manager, error) {
-	m := &Manager{opts: o, log: o.Logger, owned: newOwned(o.View, o.Writer), metrics: newManagerMetrics(o.Registerer), groups: newGroupsMetrics(o.Registerer)}
+	m := &Manager{opts: o, log: o.Logger, learned: make(chan struct{}), owned: newOwned(o.View, o.Writer), metrics: newManagerMetrics(o.Registerer), groups: newGroupsMetrics(o.Registerer)}
 	var err error
 	if m.client, err = kgo.NewClient(o.Destination.Client...); err != nil {
 		return nil, fmt.Errorf("client for the destination: %w", err)

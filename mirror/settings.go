@@ -82,6 +82,7 @@ func (m *Manager) learnCluster(ctx context.Context) error {
 		meta, err := brokers(ctx, m.client)
 		if err == nil && meta.Cluster != "" {
 			m.cluster.Store(&meta.Cluster)
+			close(m.learned)
 			return nil
 		}
 		if err != nil && ctx.Err() == nil {

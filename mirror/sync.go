@@ -76,6 +76,11 @@ func (s *source) run(ctx context.Context) error {
 }
 
 func (s *source) syncs(ctx context.Context) error {
+	select {
+	case <-s.m.learned: // else a source that is the destination itself would not be noticed
+	case <-ctx.Done():
+		return nil
+	}
 	tick := time.NewTicker(s.o.Refresh)
 	defer tick.Stop()
 	retry := s.o.RetryMin
