@@ -93,6 +93,16 @@ func (f franz) admin(ctx context.Context, create, mirrored string) (adminView, e
 	if err != nil {
 		return v, err
 	}
+	for len(meta.Topics[create].Partitions) == 0 { // a broker's metadata may lag behind the controller's answer
+		select {
+		case <-ctx.Done():
+			return v, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+		if meta, err = a.Metadata(ctx, create); err != nil {
+			return v, err
+		}
+	}
 	v.Partitions = len(meta.Topics[create].Partitions)
 	for _, b := range meta.Brokers {
 		v.Addresses = append(v.Addresses, fmt.Sprintf("%s:%d", b.Host, b.Port))
