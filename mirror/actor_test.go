@@ -237,3 +237,38 @@ func TestCheckpointComesAgain(t *testing.T) {
 	require.Len(t, p.eng.Checkpoints(), 1)
 	require.Empty(t, p.eng.Checkpoints())
 }
+
+// H12: after an unclean election was cut off, nothing above the cut counts as shown, before something that was sent may
+// have been: not what the source has there, of an epoch that is not in the chain yet. For OffsetForLeaderEpoch would
+// give it to the epoch before, and readers that stood above the cut would go on behind it.
+func TestH12NothingIsShownBeforeItIsSent(t *testing.T) {
+	p := running(t)
+	p.mayShow, p.unmerged = 0, true // cut to 0
+	a := kmsg.NewFetchResponseTopicPartition()
+	a.HighWatermark, a.LastStableOffset, a.LogStartOffset = 5, 5, 0
+	for _, b := range []rawBatch{{base: 0, n: 2, epoch: 2}, {base: 2, n: 1, epoch: 2}, {base: 3, n: 2, epoch: 4}} {
+		a.RecordBatches = append(a.RecordBatches, b.bytes()...)
+	}
+	buf := (&kconn.Pool{}).Get(len(a.RecordBatches))
+	require.False(t, p.took(p.token, fetchSpec{offset: 0, current: 4}, &a, buf))
+	shown := func() int64 { return p.live.Tail().EverShown }
+	take := func() *item {
+		it, _, _ := p.take(1, roomForOne, time.Now())
+		return it
+	}
+	require.Nil(t, take())
+	require.Zero(t, shown(), "epoch 2 is not in the chain")
+	p.log = p.log.WithEpoch(2, 0)
+	it := take()
+	require.NotNil(t, it)
+	require.EqualValues(t, 3, shown(), "it may be read from now on, and what follows of its epoch")
+	p.inflight = nil
+	p.mu.Lock()
+	p.confirm(it, 0)
+	p.mu.Unlock()
+	require.EqualValues(t, 3, shown())
+	p.mu.Lock()
+	p.dropQueue()
+	p.mu.Unlock()
+	it.free()
+}

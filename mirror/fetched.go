@@ -69,8 +69,8 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 		p.question(&ask{kind: askStable, end: a.LastStableOffset})
 		return false
 	}
-	if a.HighWatermark >= spec.offset { // else a new leader's, that has not caught up
-		p.mayHaveShown(p.stats.sourceEnd)
+	if p.mayShow < 0 && a.HighWatermark >= spec.offset { // else a new leader's, that has not caught up
+		p.mayHaveShown(p.stats.sourceEnd) // whatever an owner of before had
 	}
 	p.hold(a.LastStableOffset, a.HighWatermark)
 	p.stats.verified = spec.current
@@ -116,10 +116,15 @@ func (p *Partition) took(token uint64, spec fetchSpec, a *kmsg.FetchResponseTopi
 	return stale
 }
 
-// mayHaveShown notes up to where readers may be shown what is fetched from now
-// on: a batch is shown as soon as the destination has it, also when its answer
-// is lost and it is dead in the generation to come. Its records come again, and
-// who has read them already waits for them (H12). mu is held.
+// mayHaveShown notes up to where readers may be shown something from now on: a
+// batch is shown as soon as the destination has it, also when its answer is lost
+// and it is dead in the generation to come. Its records come again, and who has
+// read them already waits for them (H12).
+//
+// Not more than that: OffsetForLeaderEpoch says that the chain's newest epoch
+// reaches up to here, and who stands above after an unclean election goes on
+// there. The source's end would lead him over the records of an epoch that has
+// been fetched, and is not in the chain yet. mu is held.
 func (p *Partition) mayHaveShown(end int64) {
 	if end > p.mayShow {
 		p.mayShow = end

@@ -299,7 +299,7 @@ func (p *Partition) publish() {
 	v := max(p.tail.vEnd, min(p.log.Start, p.tail.position))
 	p.live.Publish(ledger.Tail{
 		VEnd: v, Position: max(p.tail.position, v), PEnd: p.tail.p,
-		PEpoch: p.log.Open().PEpoch, EverShown: max(t.EverShown, v, p.tail.position, p.mayShow), Sure: p.mayShow >= 0, Gen: p.log.Open().Gen,
+		PEpoch: p.log.Open().PEpoch, EverShown: max(t.EverShown, v, p.tail.position, p.mayShow), Sure: p.mayShow >= 0, Gen: p.log.Open().Gen, Newest: p.log.Chain.Newest(),
 	})
 	if p.tail.position >= p.stats.sourceEnd {
 		p.stats.caughtUp = time.Now()

@@ -233,6 +233,24 @@ func (p *Partition) take(broker int32, room int, now time.Time) (*item, leader, 
 		return nil, leader{}, false
 	}
 	p.pop()
+	if p.mayShow >= 0 && it.vEnd > p.mayShow {
+		p.mayHaveShown(p.epochsEnd(it))
+	}
 	p.inflight, p.sentAt = it, p.expected
 	return it, p.dst, true
+}
+
+// epochsEnd is where the batches of it's epoch end that are queued behind it:
+// told once for all of them. mu is held.
+func (p *Partition) epochsEnd(it *item) int64 {
+	end := it.vEnd
+	for _, next := range p.queue {
+		if next.epoch != it.epoch {
+			break
+		}
+		if next.batch != nil {
+			end = next.vEnd
+		}
+	}
+	return end
 }

@@ -147,7 +147,7 @@ func (p *Partition) prepare(ctx context.Context) error {
 func (p *Partition) viewTail(ctx context.Context, rec *ledger.Record, dst leader) (ledger.Tail, error) {
 	l := &rec.Log
 	o := l.Open()
-	t := ledger.Tail{Known: true, VEnd: o.VStart, Position: o.VStart, PEnd: o.PStart, PEpoch: o.PEpoch, EverShown: rec.Shadow.Target, Gen: o.Gen}
+	t := ledger.Tail{Known: true, VEnd: o.VStart, Position: o.VStart, PEnd: o.PStart, PEpoch: o.PEpoch, EverShown: rec.Shadow.Target, Gen: o.Gen, Newest: l.Chain.Newest()}
 	if n := len(l.Spans); n > 1 && l.Spans[n-2].Kind == epoch.Native {
 		return t, nil
 	}

@@ -177,7 +177,9 @@ func (f *epochLookups) lookUp(l *epochLookup, r *reader, done func()) {
 				return
 			}
 			r.tail(l.log, r.end, func(e ends, code int16) {
-				if l.code = code; code == 0 {
+				if l.code = code; code == 0 && !f.renew(l) {
+					l.code = retryLater
+				} else if code == 0 {
 					// A tail that the destination lost is mirrored again up to
 					// the end ever shown, before anybody's position is judged.
 					// If that is not known now, whoever asks is not above it.
@@ -187,6 +189,19 @@ func (f *epochLookups) lookUp(l *epochLookup, r *reader, done func()) {
 			})
 		})
 	})
+}
+
+// renew takes the ledger's newest record for the answer. The ends were found
+// after the one it began with: in between, a newer epoch may have come into the
+// chain and records of it onto the log, and with the old chain these would be the
+// end of the epoch before. ok is false if it is another log by now.
+func (f *epochLookups) renew(l *epochLookup) (ok bool) {
+	now := f.h.partition(l.key, [16]byte{})
+	if now == nil || spansOf(now.Log) != spansOf(l.log.Log) {
+		return false
+	}
+	l.log = now
+	return true
 }
 
 // confirm: (-1, -1) makes clients reset, and another cluster's mirror cut

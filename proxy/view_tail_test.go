@@ -20,7 +20,7 @@ func TestTailOfAnOlderGeneration(t *testing.T) {
 		Log: first, Live: &ledger.Live{}, Record: &ledger.Record{Lineage: "l"},
 		Checkpoint: &ledger.Checkpoint{Lineage: "l", Gen: 1, V: 3, P: 3, Position: 3},
 	}
-	p.Live.Publish(ledger.Tail{VEnd: 7, Position: 8, PEnd: 7, EverShown: 8, Gen: 1})
+	p.Live.Publish(ledger.Tail{VEnd: 7, Position: 8, PEnd: 7, EverShown: 8, Gen: 1, Newest: -1})
 	require.Equal(t, knownEnd{v: 7, p: 7, position: 8, shown: 8, ok: true}, endBelow(p, 100))
 	p.Log = next
 	require.Equal(t, knownEnd{v: 3, p: 3, position: 3, shown: 3, ok: true}, endBelow(p, 100))

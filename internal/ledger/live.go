@@ -16,6 +16,7 @@ type Tail struct {
 	EverShown int64 // nothing above it was ever shown; at least Position
 	Sure      bool  // EverShown is: the source has been asked for its end since
 	Gen       int16 // the open generation it was seen in: [Partition.Tail]
+	Newest    int32 // the chain's newest epoch of then: [Partition.Tail]
 }
 
 // Status is what describe and the metrics say about a partition that this

@@ -40,12 +40,14 @@ type Partition struct {
 
 // Tail is what the owner published, if it is of the log as it is in this
 // snapshot: after a cut, or another owner's generation, the tail known before
-// may hold what is dead now. Known is false when there is none.
+// may hold what is dead now; and one published since a newer epoch came into the
+// chain may end behind records of that epoch, which this snapshot would take for
+// the epoch before. Known is false when there is none.
 func (p *Partition) Tail() Tail {
 	if p.Live == nil || p.Log == nil || p.Log.Open() == nil {
 		return Tail{}
 	}
-	if o, t := p.Log.Open(), p.Live.Tail(); o.Kind == epoch.Mirrored && o.Gen == t.Gen {
+	if o, t := p.Log.Open(), p.Live.Tail(); o.Kind == epoch.Mirrored && o.Gen == t.Gen && t.Newest <= p.Log.Chain.Newest() {
 		return t
 	}
 	return Tail{}

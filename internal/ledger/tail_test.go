@@ -21,9 +21,14 @@ func TestTailIsOfTheOpenGeneration(t *testing.T) {
 	require.False(t, p.Tail().Known, "not this instance's")
 	p.Live = newLive()
 	require.False(t, p.Tail().Known)
-	p.Live.Publish(Tail{VEnd: 5, Gen: 1})
+	p.Live.Publish(Tail{VEnd: 5, Gen: 1, Newest: -1})
 	require.EqualValues(t, 5, p.Tail().VEnd)
 	for _, l := range []*epoch.Log{next, stopped, {}, nil} {
 		require.False(t, (&Partition{Log: l, Live: p.Live}).Tail().Known)
 	}
+	// It ends behind records of an epoch that the snapshot lacks.
+	p.Live.Publish(Tail{VEnd: 5, Gen: 1, Newest: 4})
+	require.False(t, p.Tail().Known)
+	require.True(t, (&Partition{Log: first.WithEpoch(4, 3), Live: p.Live}).Tail().Known)
+	require.True(t, (&Partition{Log: first.WithEpoch(4, 3).WithEpoch(6, 5), Live: p.Live}).Tail().Known, "the epoch comes first, then its records")
 }
