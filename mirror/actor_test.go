@@ -62,9 +62,10 @@ func TestNextEpochIsAskedFor(t *testing.T) {
 	require.False(t, take())
 	require.True(t, woken(p))
 	require.NotNil(t, p.nextJob())
-	require.False(t, take())          // while the ledger's answer is awaited
-	p.log = p.log.WithEpoch(1, 0)     // it is there
-	require.True(t, take())           // by a writer that is quicker than the goroutine
+	require.False(t, take())      // while the ledger's answer is awaited
+	p.log = p.log.WithEpoch(1, 0) // it is there
+	require.True(t, take())       // by a writer that is quicker than the goroutine
+	require.Nil(t, p.todo.told, "it holds memory that is no longer counted")
 	woken(p)                          // whatever it was woken for:
 	require.Nil(t, p.nextJob())       // there is nothing to do while a batch is under way
 	require.Equal(t, one, p.inflight) // and it sleeps

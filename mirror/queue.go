@@ -88,7 +88,7 @@ func (p *Partition) dropQueue() {
 		it.free()
 	}
 	clear(p.queue)
-	p.queue, p.queued = p.queue[:0], 0
+	p.queue, p.queued, p.todo.told = p.queue[:0], 0, nil
 	p.token++
 	if it := p.inflight; it == nil {
 		p.walk.position, p.walk.epoch, p.walk.chainEnd = p.tail.position, p.tail.epoch, p.tail.chainEnd
@@ -191,6 +191,7 @@ func (p *Partition) pop() {
 // for each head: after a failed write of the ledger it rests.
 func (p *Partition) knownEpoch(head *item) bool {
 	if p.log.Chain.Newest() == head.epoch {
+		p.todo.told = nil // else it would hold the batch's memory for as long as nothing else is told
 		return true
 	}
 	if p.todo.told != head {
