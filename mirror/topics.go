@@ -286,6 +286,7 @@ func (a *topicAdmin) await(ctx context.Context, topic string, n int) (*kadm.Topi
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		t, err := a.destination(ctx, topic)
 		if err == nil && t != nil && len(t.Partitions) >= n && allLed(t.Partitions) {
+			a.served(ctx, t)
 			return t, nil
 		}
 		select {
@@ -303,4 +304,61 @@ func allLed(ps kadm.PartitionDetails) bool {
 		}
 	}
 	return true
+}
+
+// servedLimit is how long a new topic's leaders are waited for.
+const servedLimit = 10 * time.Second
+
+// served waits until the leaders serve a new topic's partitions: metadata names
+// them at once, and each broker gets to its partitions one by one, some
+// milliseconds each. Begun together they cost a few ledger writes together; begun
+// as they come, some for each of them, in the way of the broker. Whoever takes
+// long is not waited for: its partitions ask again by themselves.
+func (a *topicAdmin) served(ctx context.Context, t *kadm.TopicDetail) {
+	ctx, cancel := context.WithTimeout(ctx, servedLimit)
+	defer cancel()
+	left := map[int32][]int32{}
+	for _, p := range t.Partitions {
+		left[p.Leader] = append(left[p.Leader], p.Partition)
+	}
+	for wait := 10 * time.Millisecond; len(left) > 0 && ctx.Err() == nil; wait = min(2*wait, 200*time.Millisecond) {
+		for broker, ps := range left {
+			if ps = a.unserved(ctx, t.Topic, broker, ps); len(ps) > 0 {
+				left[broker] = ps
+			} else {
+				delete(left, broker)
+			}
+		}
+		if len(left) > 0 {
+			pause(ctx, wait)
+		}
+	}
+}
+
+// unserved are those of ps that broker does not serve yet, as their leader; none
+// if it can't be asked.
+func (a *topicAdmin) unserved(ctx context.Context, topic string, broker int32, ps []int32) (left []int32) {
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID = -1
+	rt := kmsg.NewListOffsetsRequestTopic()
+	rt.Topic = topic
+	for _, p := range ps {
+		rp := kmsg.NewListOffsetsRequestTopicPartition()
+		rp.Partition, rp.CurrentLeaderEpoch, rp.Timestamp = p, -1, tsLatest
+		rt.Partitions = append(rt.Partitions, rp)
+	}
+	req.Topics = append(req.Topics, rt)
+	resp, err := a.to.Broker(int(broker)).Request(ctx, req)
+	if err != nil {
+		return nil
+	}
+	for _, rt := range resp.(*kmsg.ListOffsetsResponse).Topics {
+		for _, rp := range rt.Partitions {
+			switch rp.ErrorCode {
+			case kerr.NotLeaderForPartition.Code, kerr.UnknownTopicOrPartition.Code, kerr.LeaderNotAvailable.Code:
+				left = append(left, rp.Partition)
+			}
+		}
+	}
+	return left
 }
