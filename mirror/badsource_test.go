@@ -117,6 +117,78 @@ func TestIsolatesBreakingPartitions(t *testing.T) {
 	}
 }
 
+// fetchesOf notes when the source is asked for a partition.
+func (r *rig) fetchesOf(p int32) (times func() []time.Time) {
+	var mu sync.Mutex
+	var all []time.Time
+	r.src.mu.Lock()
+	defer r.src.mu.Unlock()
+	var last *kmsg.FetchRequest
+	r.src.onFetch = func(q *kmsg.FetchRequest) {
+		for _, tp := range q.Topics {
+			for _, x := range tp.Partitions {
+				if x.Partition == p && q != last { // once, though a long poll looks again
+					last = q
+					mu.Lock()
+					all = append(all, time.Now())
+					mu.Unlock()
+				}
+			}
+		}
+	}
+	return func() []time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]time.Time(nil), all...)
+	}
+}
+
+// A source broker whose answers say nothing of a partition isn't asked for it
+// without a pause, and status says what is wrong. The others go on, and so does
+// it in the end.
+func TestSourceLeavesAPartitionOut(t *testing.T) {
+	r := newRig(t, 2)
+	r.write(0, rawBatch{base: 0, n: 2})
+	r.write(1, rawBatch{base: 0, n: 2})
+	asked := r.fetchesOf(1)
+	r.src.mu.Lock()
+	r.src.leaveOut = map[int32]bool{1: true}
+	r.src.mu.Unlock()
+	r.start()
+	r.reached(0, 2)
+	eventually(t, "tries", func() bool { return len(asked()) > 3 })
+	require.Contains(t, r.eng.Partition("t", 1).Status().Error, "leaves the partition out")
+	at := asked()
+	require.GreaterOrEqual(t, at[3].Sub(at[0]), 3*tryMin)
+	r.write(0, rawBatch{base: 2, n: 1})
+	r.reached(0, 3)
+	r.src.mu.Lock()
+	r.src.leaveOut = nil
+	r.src.mu.Unlock()
+	r.reached(1, 2)
+	require.Empty(t, r.eng.Partition("t", 1).Status().Error)
+	r.same(1)
+}
+
+// A source broker that answers at once though there is nothing isn't asked
+// without a pause.
+func TestSourceDoesNotWait(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 2})
+	asked := r.fetchesOf(0)
+	r.src.mu.Lock()
+	r.src.hurry = true
+	r.src.mu.Unlock()
+	r.start()
+	r.reached(0, 2)
+	n := len(asked())
+	eventually(t, "tries", func() bool { return len(asked()) > n+hasty+5 })
+	at := asked()[n:]
+	require.GreaterOrEqual(t, at[hasty+4].Sub(at[0]), 3*r.tuning.FetchWaitMax/2)
+	r.write(0, rawBatch{base: 2, n: 1})
+	r.reached(0, 3)
+}
+
 // One garbled answer is asked for again.
 func TestOneGarbledAnswer(t *testing.T) {
 	r := newRig(t, 1)

@@ -160,7 +160,9 @@ type fakeBroker struct {
 	// is read from a partition; with mu held.
 	breakFetch func(req *kmsg.FetchRequest) bool
 	garble     func(p int32, records []byte) []byte
-	answerMax  int // bytes of records in a Fetch answer; 0: no limit
+	leaveOut   map[int32]bool // partitions that a Fetch answer, given at once, says nothing of
+	hurry      bool           // a Fetch is answered at once, whatever there is
+	answerMax  int            // bytes of records in a Fetch answer; 0: no limit
 	produces   int
 	changed    chan struct{}
 	maxFetch   int16
@@ -414,7 +416,7 @@ func (b *fakeBroker) fetch(r *kmsg.FetchRequest) (kmsg.Response, error) {
 		changed := b.changed
 		b.mu.Unlock()
 		wait := time.Until(deadline)
-		if some || wait <= 0 {
+		if some || wait <= 0 || b.hurry {
 			return resp, nil
 		}
 		select {
@@ -431,6 +433,10 @@ func (b *fakeBroker) read(r *kmsg.FetchRequest) (resp *kmsg.FetchResponse, some 
 		rt := kmsg.NewFetchResponseTopic()
 		rt.Topic, rt.TopicID = t.Topic, t.TopicID
 		for _, p := range t.Partitions {
+			if b.leaveOut[p.Partition] {
+				some = true
+				continue
+			}
 			l := b.log(b.name(t.Topic, t.TopicID), p.Partition)
 			if b.answerMax > 0 { // in the order of the request, until it is full
 				if p.PartitionMaxBytes = min(p.PartitionMaxBytes, int32(b.answerMax-used)); p.PartitionMaxBytes <= 0 {

@@ -190,6 +190,20 @@ func (p *Partition) backOff() {
 // holdFetch waits a moment before the same question is asked again. mu is held.
 func (p *Partition) holdFetch() { p.sourceWait = time.Now().Add(tryMin) }
 
+// leftOut: the source's answer says nothing of the partition though there was
+// room for it. Asked again at once, it would say so again.
+func (p *Partition) leftOut(token uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.token != token || p.phase != phaseRun {
+		return
+	}
+	p.met.fetchError(errorCode(kconn.ErrNonsense))
+	p.errOp = "fetch from the source: its broker's answer leaves the partition out"
+	p.report()
+	p.backOff()
+}
+
 // fetchFailed takes in an error code (facts.md §3, §5).
 func (p *Partition) fetchFailed(token uint64, code int16) (stale bool) {
 	p.mu.Lock()

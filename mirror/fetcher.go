@@ -39,7 +39,7 @@ func (f *fetcher) run(ctx context.Context) {
 	}()
 	var iso isolation
 	answers := 0 // on this connection
-	for try, turn := 0, 0; ctx.Err() == nil; {
+	for try, turn, idle := 0, 0, 0; ctx.Err() == nil; {
 		if conn == nil || conn.Closed() {
 			var err error
 			answers = 0
@@ -54,6 +54,7 @@ func (f *fetcher) run(ctx context.Context) {
 			f.sleep(ctx, again)
 			continue
 		}
+		sent := time.Now()
 		last, err := f.fetch(ctx, conn, asked, wait)
 		turn++
 		if kind == fetchAll && last >= 0 { // those behind it got nothing because the answer was full
@@ -77,8 +78,18 @@ func (f *fetcher) run(ctx context.Context) {
 		case answers == 1 && conn.RTT() > surelyFar:
 			f.eng.distance(f.broker, true)
 		}
+		if last >= 0 || time.Since(sent) >= wait {
+			idle = 0
+		} else if idle++; idle > hasty { // it doesn't hold requests until there is something
+			f.sleep(ctx, min(wait, tryMin))
+		}
 	}
 }
+
+// hasty is how many answers in a row may come without records and sooner than
+// asked for, as they do when a partition has an error, before there is a pause
+// between them.
+const hasty = 3
 
 func (f *fetcher) dial(ctx context.Context) (*kconn.Conn, error) {
 	c, err := f.eng.Source.Dial(ctx, f.addr)
@@ -150,6 +161,7 @@ type asked struct {
 	at    int // among the fetcher's partitions
 	token uint64
 	spec  fetchSpec
+	told  bool // it is in the answer
 }
 
 // fetchSpec is what to ask for.
@@ -207,7 +219,7 @@ func (f *fetcher) ready(ps []*Partition, turn int, truncates bool, limit int, no
 		spec, token, st := p.fetchSpec(f.broker, truncates, limit, now)
 		switch st {
 		case fetchReady:
-			list = append(list, asked{p, at, token, spec})
+			list = append(list, asked{p: p, at: at, token: token, spec: spec})
 		case fetchFull:
 			wait = min(wait, busyWait)
 		case fetchWaits:
@@ -380,9 +392,17 @@ func (f *fetcher) fetch(ctx context.Context, conn *kconn.Conn, list []asked, wai
 			if len(rp.RecordBatches) > 0 {
 				last = max(last, n)
 			}
-			if a := &list[n]; a.p.fetched(a.token, a.spec, rp, buf) {
+			a := &list[n]
+			a.told = true
+			if a.p.fetched(a.token, a.spec, rp, buf) {
 				stale = true
 			}
+		}
+	}
+	for i := range list {
+		if a := &list[i]; !a.told && last < 0 { // else it may have been full
+			a.p.leftOut(a.token)
+			stale = true
 		}
 	}
 	if stale {

@@ -232,6 +232,9 @@ func (f *fetch) again() {
 		f.x.Release(body)
 	}
 	f.held = f.held[:0]
+	// What the broker leaves out next time must not be found in what it said
+	// last time: that lies in buffers which have been given back.
+	f.resp.Topics, f.ruResp.Topics = f.resp.Topics[:0], f.ruResp.Topics[:0]
 	f.plan()
 }
 

@@ -282,6 +282,35 @@ func TestH16OpenTransactionInMirroredSpan(t *testing.T) {
 	require.Equal(t, 1, alarms)
 }
 
+// H16: what the broker said before the partition was asked for in another way
+// lies in a buffer that was given back. If it leaves the partition out then, so
+// does the proxy.
+func TestH16LeftOutTheSecondTime(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(3, 0)
+	h.part.lso = 3
+	h.foreign(1)
+	h.append(2, 0)
+	b.mirror("m", 0, h.log)
+	uncommitted := 0
+	b.sim.leaveOut = func(q *kmsg.FetchRequest, _ string, _ int32) bool {
+		if q.MaxBytes > 1 && q.IsolationLevel == 0 && q.Version > 12 {
+			uncommitted++
+			return true
+		}
+		return false
+	}
+	q := sessionFetch(0, -1, wants("m", 0, 3))
+	q.IsolationLevel = 1
+	q.SetVersion(13)
+	q.Topics[0].TopicID = b.id("m", 7)
+	for _, rt := range b.fetch(q).Topics {
+		require.Empty(t, rt.Partitions, "the broker said nothing of it")
+	}
+	require.Equal(t, 1, uncommitted)
+}
+
 // M10: one answer holds batches of one span.
 func TestM10OneSpanAnAnswer(t *testing.T) {
 	b := newBench(t)

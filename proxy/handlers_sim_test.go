@@ -144,6 +144,8 @@ type sim struct {
 	base    func(b protocol.Batch) int64     // of a batch that the broker has already, as it says; -1: it hasn't
 	admin   func(kmsg.Request) kmsg.Response // the APIs of administrators
 	onFetch func()                           // before a main Fetch (v13+, or by a client) is answered
+	// leaveOut makes an answer of Fetch say nothing of a partition.
+	leaveOut func(q *kmsg.FetchRequest, topic string, p int32) bool
 }
 
 func newSim(t require.TestingT) *sim {
@@ -207,6 +209,9 @@ func (s *sim) fetch(q *kmsg.FetchRequest) kmsg.Response {
 		rt := kmsg.NewFetchResponseTopic()
 		rt.Topic, rt.TopicID = t.Topic, t.TopicID
 		for _, p := range t.Partitions {
+			if s.leaveOut != nil && s.leaveOut(q, name, p.Partition) {
+				continue
+			}
 			s.reads++
 			a := kmsg.NewFetchResponseTopicPartition()
 			a.Partition, a.HighWatermark, a.LastStableOffset, a.LogStartOffset = p.Partition, -1, -1, -1

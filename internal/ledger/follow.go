@@ -236,6 +236,7 @@ func (r *reader) fetch(ctx context.Context, broker int32, req *kmsg.FetchRequest
 		return err
 	}
 	var first error
+	some := false
 	for ti := range resp.Topics {
 		if resp.Topics[ti].Topic != Topic {
 			continue
@@ -246,10 +247,15 @@ func (r *reader) fetch(ctx context.Context, broker int32, req *kmsg.FetchRequest
 			if !ok {
 				continue
 			}
+			delete(asked, rp.Partition)
+			some = some || len(rp.RecordBatches) > 0
 			if err := r.take(ctx, broker, rp, off, sent); err != nil && first == nil {
 				first = fmt.Errorf("ledger partition %d: %w", rp.Partition, err)
 			}
 		}
+	}
+	if len(asked) > 0 && !some && first == nil { // else it may have been full
+		return fmt.Errorf("%w: %d of %d partitions are not in it", errNonsense, len(asked), len(req.Topics[0].Partitions))
 	}
 	return first
 }
