@@ -44,6 +44,7 @@ func newGroupCluster(opts []kgo.Opt) (*groupCluster, error) {
 	// those of topics that are not mirrored.
 	v.SetMaxKeyVersion(int16(kmsg.OffsetFetch), 9)
 	v.SetMaxKeyVersion(int16(kmsg.OffsetCommit), 9)
+	v.SetMaxKeyVersion(int16(kmsg.ApiVersions), 3) // as in the options it replaces
 	cl, err := kgo.NewClient(append(append([]kgo.Opt{}, opts...), kgo.MaxVersions(v), kgo.RequestRetries(3), kgo.RetryTimeout(groupRetryTimeout))...)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 	"github.com/twmb/franz-go/pkg/sasl"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
@@ -67,6 +69,7 @@ func Options(bootstrap []string, sec Security) []kgo.Opt {
 		// kadm answers from kgo's metadata cache, which is 5 s old by default:
 		// too old to notice leaders and new topics.
 		kgo.MetadataMinAge(100 * time.Millisecond),
+		versions(),
 	}
 	if sec.TLS != nil {
 		opts = append(opts, kgo.Dialer(sec.dial))
@@ -75,6 +78,15 @@ func Options(bootstrap []string, sec Security) []kgo.Opt {
 		opts = append(opts, kgo.SASL(sec.SASL))
 	}
 	return opts
+}
+
+// versions are what kgo speaks, but for ApiVersions: brokers that don't know its
+// newest version are asked twice on a new connection, one round trip for nothing.
+// All from 2.4 on know the third, and nothing of the later ones is used.
+func versions() kgo.Opt {
+	v := kversion.Stable()
+	v.SetMaxKeyVersion(int16(kmsg.ApiVersions), 3)
+	return kgo.MaxVersions(v)
 }
 
 // Source is Options for a mirror's source.

@@ -24,6 +24,7 @@ func ledgerVersions() kgo.Opt {
 	v.SetMaxKeyVersion(int16(kmsg.InitProducerID), 4)
 	v.SetMaxKeyVersion(int16(kmsg.AddPartitionsToTxn), 3)
 	v.SetMaxKeyVersion(int16(kmsg.EndTxn), 4)
+	v.SetMaxKeyVersion(int16(kmsg.ApiVersions), 3) // as in the options it replaces
 	return kgo.MaxVersions(v)
 }
 
