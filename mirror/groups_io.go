@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
 )
 
 const (
@@ -89,7 +91,7 @@ func (c *groupCluster) list(ctx context.Context) (groups map[string]listedGroup,
 		}
 	}
 	if n == 0 {
-		return nil, missing, fmt.Errorf("no broker lists its groups: %w", missing)
+		return nil, missing, fmt.Errorf("no broker lists its groups: %w", kconn.OfClient(c.cl, missing))
 	}
 	return groups, missing, nil
 }

@@ -136,7 +136,7 @@ func brokers(ctx context.Context, cl *kgo.Client) (kadm.Metadata, error) {
 		seeds, _ := cl.OptValue(kgo.SeedBrokers).([]string)
 		err = fmt.Errorf("%w: no answer from %s within %v: %w", kconn.ErrTimeout, strings.Join(seeds, ", "), answerWait, err)
 	}
-	return m, err
+	return m, kconn.OfClient(cl, err)
 }
 
 // cluster is metadata for those who need all of it: a topic that the cluster
@@ -200,7 +200,7 @@ func askMetadata(ctx context.Context, cl *kgo.Client, topics []string) (*kmsg.Me
 	if err == nil {
 		err = kerr.ErrorForCode(resp.ErrorCode)
 	}
-	return resp, err
+	return resp, kconn.OfClient(cl, err)
 }
 
 // maxMetaPartitions bounds what a garbled answer can make us allocate; Kafka's

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-kafka/lockstep/internal/client"
 	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
 )
 
 // Level of a finding.
@@ -60,6 +61,9 @@ func Run(ctx context.Context, c *config.Config) []Finding {
 	dst := k.destination(ctx)
 	if dst != nil {
 		defer dst.cl.Close()
+		if len(c.Mirrors) > 0 {
+			k.ledgerRights(ctx, dst)
+		}
 	}
 	for i := range c.Mirrors {
 		k.mirror(ctx, &c.Mirrors[i], dst)
@@ -95,12 +99,12 @@ func (k *checker) connect(ctx context.Context, where string, bootstrap []string,
 	adm := kadm.NewClient(cl)
 	meta, err := adm.BrokerMetadata(ctx)
 	if err != nil {
-		k.add(Fail, where, "reach", "%v can't be used: %v", bootstrap, explain(err))
+		k.add(Fail, where, "reach", "%v can't be used: %v", bootstrap, explain(kconn.OfClient(cl, err)))
 		cl.Close()
 		return nil
 	}
 	s := &side{cl: cl, adm: adm, meta: meta, where: where, opts: opts}
-	k.add(OK, where, "reach", "cluster id %s, %d brokers %v", meta.Cluster, len(meta.Brokers), meta.Brokers.NodeIDs())
+	k.add(OK, where, "reach", "cluster id %s, brokers %v", meta.Cluster, meta.Brokers.NodeIDs())
 	return s
 }
 
@@ -109,8 +113,19 @@ func explain(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w (no answer in %s: is the address right, does the port speak TLS, is a firewall between?)", err, connectTimeout)
 	}
+	if errors.Is(err, kconn.ErrClosed) {
+		return err
+	}
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w (the broker closed the connection: are the credentials right, does the port speak TLS?)", err)
+	}
+	switch kconn.Name(err) {
+	case "certificate":
+		return fmt.Errorf("%w: set tls.ca_file to what signed the broker's certificate, or tls.server_name to a name in it", err)
+	case "credentials":
+		return fmt.Errorf("%w: correct sasl.username and the password", err)
+	case "refused":
+		return fmt.Errorf("%w: nothing listens there", err)
 	}
 	return err
 }
@@ -151,7 +166,7 @@ func (k *checker) mirror(ctx context.Context, m *config.Mirror, dst *side) {
 	defer cancel()
 	k.versions(ctx, src, sourceNeeds)
 	if dst != nil && dst.meta.Cluster == src.meta.Cluster {
-		k.add(Fail, m.Name, "loop", "source and destination are the same cluster (%s)", src.meta.Cluster)
+		k.add(Fail, m.Name, "loop", "source and destination are the same cluster (%s): correct source.bootstrap", src.meta.Cluster)
 		return
 	}
 	k.topics(ctx, m, src, dst)

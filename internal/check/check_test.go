@@ -71,6 +71,7 @@ func TestAllIsWell(t *testing.T) {
 	require.False(t, Failed(fs), "%v", fs)
 	find(t, fs, OK, "destination", "reach", "cluster id D")
 	find(t, fs, OK, "destination", "stamp", "comes back as it was written")
+	find(t, fs, OK, "destination", "ledger", "may be used")
 	find(t, fs, OK, "dc1", "topics", "1 topics with 1 partitions can be read")
 	find(t, fs, OK, "dc1", "destination topics", "none of the 1 topics exists yet")
 	find(t, fs, OK, "dc1", "groups", "0 consumer groups")

@@ -9,7 +9,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // What can be wrong with a connection, for errors.Is; the text that wraps one
@@ -105,4 +108,17 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrClosed, err)
 	}
 	return err
+}
+
+// OfClient puts what a client says of a connection that was closed before its
+// first answer in words of ours: its own guess, that TLS or SASL is missing, is
+// wrong for a proxy whose brokers are away, and it names no address. Other errors
+// are as they were.
+func OfClient(cl *kgo.Client, err error) error {
+	var first *kgo.ErrFirstReadEOF
+	if !errors.As(err, &first) {
+		return err
+	}
+	seeds, _ := cl.OptValue(kgo.SeedBrokers).([]string)
+	return fmt.Errorf("%w at once, by %s: its brokers are away if a proxy listens there, or it wants TLS or SASL: %w", ErrClosed, strings.Join(seeds, ", "), io.EOF)
 }

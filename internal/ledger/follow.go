@@ -11,6 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
 )
 
 const (
@@ -70,7 +72,7 @@ func (v *View) Run(ctx context.Context) error {
 		case errors.As(err, &perm):
 			return fmt.Errorf("ledger topic %s: %w", Topic, err)
 		case err != nil:
-			v.log.Warn("ledger: can't look up the topic's leaders", "topic", Topic, "err", err)
+			v.log.Warn("ledger: can't look up the topic's leaders", "topic", Topic, "err", kconn.OfClient(cl, err))
 			wait = retryPause
 		default:
 			if !r.assign(ctx, leaders) {
