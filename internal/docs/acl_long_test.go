@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -79,8 +80,35 @@ func TestRightsAreEnough(t *testing.T) {
 		dst.Bootstrap(), src.Bootstrap()), 0o600))
 	out, err := exec.CommandContext(ctx, binary.Path(t), "check", "--config", conf).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Equal(t, 1, strings.Count(string(out), "warn"), "%s", out)
+	require.Equal(t, 2, strings.Count(string(out), "warn"), "%s", out)
 	require.Contains(t, string(out), "the user lacks CREATE on the cluster") // by topic name, as the table says
+	require.Contains(t, string(out), "1 of 3 replicas")
+
+	// AU-03: without the rights of the ledger, check names them.
+	for what, words := range map[kmsg.ACLResourceType]string{
+		kmsg.ACLResourceTypeGroup:           "the user needs Read and Describe on the group __lockstep",
+		kmsg.ACLResourceTypeTransactionalId: "the user needs Write and Describe on transactional ids with the prefix",
+		kmsg.ACLResourceTypeTopic:           "the user needs Create, Describe, DescribeConfigs, Read and Write on the topic __mirror_state",
+	} {
+		ungrant(ctx, t, dst, what)
+		out, err := exec.CommandContext(ctx, binary.Path(t), "check", "--config", conf, "--json").CombinedOutput()
+		require.Error(t, err, "%s", out)
+		require.Contains(t, string(out), words)
+	}
+}
+
+// ungrant takes back what grant gave of one kind of resource.
+func ungrant(ctx context.Context, t *testing.T, c *testkafka.Cluster, kind kmsg.ACLResourceType) {
+	t.Helper()
+	req := kmsg.NewPtrDeleteACLsRequest()
+	f := kmsg.NewDeleteACLsRequestFilter()
+	f.ResourceType, f.ResourcePatternType = kind, kmsg.ACLResourcePatternTypeAny
+	f.Principal, f.Operation, f.PermissionType = kmsg.StringPtr("User:ANONYMOUS"), kmsg.ACLOperationAny, kmsg.ACLPermissionTypeAllow
+	req.Filters = append(req.Filters, f)
+	resp, err := req.RequestWith(ctx, aclClient(t, c))
+	require.NoError(t, err)
+	require.NoError(t, kerr.ErrorForCode(resp.Results[0].ErrorCode))
+	require.NotEmpty(t, resp.Results[0].MatchingACLs)
 }
 
 func aclClient(t *testing.T, c *testkafka.Cluster) *kgo.Client {

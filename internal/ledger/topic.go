@@ -60,6 +60,8 @@ func EnsureTopic(ctx context.Context, adm *kadm.Client, rf int) error {
 		switch {
 		case err == nil && done:
 			return nil
+		case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
+			return fmt.Errorf("ledger topic %s: grant Create, Describe, DescribeConfigs, Read and Write on it: %w", Topic, err)
 		case permanent(err):
 			return fmt.Errorf("ledger topic %s: %w", Topic, err)
 		case err != nil && ctx.Err() == nil:
