@@ -146,6 +146,9 @@ func TestBadFiles(t *testing.T) {
 		{"connections too short", "mirrors:", "limits: {max_connection_age: 9s}\nmirrors:", "line 6: limits.max_connection_age: 9s is below 10s"},
 		{"limit above the protocol's", "mirrors:", "limits: {max_frame_bytes: 2GiB}\nmirrors:", "line 6: limits.max_frame_bytes: 2GiB is more than"},
 		{"limit that would wrap to nothing", "mirrors:", "limits: {fetch_upstream_max_bytes: 4GiB}\nmirrors:", "line 6: limits.fetch_upstream_max_bytes: 4GiB is more than"},
+		{"a word for a list", `include: ["orders.*"]`, `include: orders`, "line 11: include: string was used where sequence is expected: it is a list: write [VALUE, …]"},
+		{"a word for keys", "topics:\n      include: [\"orders.*\"]", "topics: orders", "it has keys of its own"},
+		{"a tab", "    broker_ports:", "\tbroker_ports:", "indent with spaces"},
 		{"a list for a string", "127.0.0.1:19092", "[a, b]", "line 2: address:"},
 	} {
 		t.Run(x.name, func(t *testing.T) {

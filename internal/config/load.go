@@ -75,9 +75,22 @@ func explain(err error) error {
 	}
 	var ye yaml.Error
 	if errors.As(err, &ye) {
-		return fmt.Errorf("line %d: %s: %s", line(ye), keyOf(ye), ye.GetMessage())
+		return fmt.Errorf("line %d: %s: %s%s", line(ye), keyOf(ye), ye.GetMessage(), shape(ye.GetMessage()))
 	}
 	return err
+}
+
+// shape is what to write instead, where the library only says what it found.
+func shape(message string) string {
+	switch {
+	case strings.Contains(message, "sequence is expected"):
+		return ": it is a list: write [VALUE, …], or each value on a line of its own after a dash"
+	case strings.Contains(message, "mapping is expected"):
+		return ": it has keys of its own: write them below it, indented"
+	case strings.Contains(message, "found character '\t'"):
+		return ": that is a tab: indent with spaces"
+	}
+	return ""
 }
 
 // keyOf is the key in front of the token an error points at.
