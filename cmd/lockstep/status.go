@@ -67,7 +67,7 @@ transaction open on the source holds back, or that are not where they are wanted
 				return err
 			}
 			if len(got.Partitions) == 0 {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "All %d partitions are where they are wanted.\n", len(all.Partitions))
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), allWell(len(got.Topics), len(all.Partitions)))
 				return err
 			}
 			return printPartitions(cmd, got.Partitions)
@@ -76,6 +76,18 @@ transaction open on the source holds back, or that are not where they are wanted
 	to.flags(cmd)
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// allWell is the last line when no partition needs attention. Topics that are not
+// mirrored, as their mirror wants it, are not passed over by it.
+func allWell(topics, partitions int) string {
+	switch {
+	case topics > 0:
+		return "The topics above are not mirrored; no partition of the others needs attention."
+	case partitions == 0:
+		return "No partition is mirrored: `lockstep describe` shows the topics that are left out, and `lockstep check` what topics.include matches."
+	}
+	return fmt.Sprintf("All %d partitions are where they are wanted.", partitions)
 }
 
 func printInstances(cmd *cobra.Command, is []control.Instance) error {

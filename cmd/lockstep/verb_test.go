@@ -147,3 +147,11 @@ func TestSmallThings(t *testing.T) {
 	require.NoError(t, printVerify(cmd, &verify.Report{Partitions: []verify.PartitionReport{{Topic: "gone", Partition: -1}}}))
 	require.NotContains(t, b.String(), "-1")
 }
+
+// The last line of status doesn't say that all is well where topics are not
+// mirrored, or nothing is.
+func TestStatusLastLine(t *testing.T) {
+	require.Equal(t, "All 3 partitions are where they are wanted.", allWell(0, 3))
+	require.Contains(t, allWell(2, 3), "not mirrored")
+	require.Contains(t, allWell(0, 0), "No partition is mirrored")
+}

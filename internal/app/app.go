@@ -144,9 +144,13 @@ func (a *app) onlyOne(address string) error {
 	return nil
 }
 
-// ensureWait is how long the destination may take to answer before the log says
-// that it does not.
-const ensureWait = 10 * time.Second
+// ensureFirst and ensureWait are how long the destination may take to answer,
+// the first time and later, before the log says that it does not. A wrong address
+// is told at once.
+const (
+	ensureFirst = 2 * time.Second
+	ensureWait  = 10 * time.Second
+)
 
 // ensureBackoff is the longest pause between two tries: each try with a wrong
 // password counts on the brokers, too.
@@ -155,12 +159,14 @@ const ensureBackoff = 30 * time.Second
 // ensureLedger makes the ledger's topic; a destination that can't be reached
 // yet is waited for, and the log says so.
 func (a *app) ensureLedger(ctx context.Context) error {
+	limit := ensureFirst
 	for wait := time.Second; ; wait = min(2*wait, ensureBackoff) {
-		try, cancel := context.WithTimeout(ctx, ensureWait)
+		try, cancel := context.WithTimeout(ctx, limit)
 		err := ledger.EnsureTopic(try, a.adm, a.rf)
 		if err != nil && try.Err() != nil {
-			err = fmt.Errorf("no answer from the destination within %v: %w", ensureWait, err)
+			err = fmt.Errorf("not within %v: %w", limit, err)
 		}
+		limit = ensureWait
 		cancel()
 		var wrong *ledger.TopicError
 		if err == nil || ctx.Err() != nil {
