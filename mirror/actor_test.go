@@ -235,6 +235,7 @@ func TestCheckpointComesAgain(t *testing.T) {
 	p.eng.parts[partKey{"t", 0}] = p
 	m := &Manager{log: slog.New(slog.DiscardHandler), owned: newOwned(nil, nil)} // owns nothing: no write is possible
 	m.checkpoint(t.Context(), &source{engine: p.eng})
+	m.saves.wg.Wait()
 	require.Len(t, p.eng.Checkpoints(), 1)
 	require.Empty(t, p.eng.Checkpoints())
 }

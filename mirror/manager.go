@@ -67,6 +67,8 @@ type Manager struct {
 	log     *slog.Logger
 	owned   *owned
 	owner   *Owner
+	takes   *takes
+	saves   saves
 	metrics *managerMetrics
 	groups  *groupsMetrics
 	client  *kgo.Client // destination
@@ -98,6 +100,7 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m.owned.healthy = m.owner.Healthy
+	m.takes = newTakes(m.owned, func(n int32) bool { return !m.owner.HandsOver(n) }, m.log)
 	m.owned.fenced = func(n int32) {
 		m.log.Warn("fenced: another instance writes the ledger partition", "ledger_partition", n)
 		m.owner.Fenced(n)
@@ -272,45 +275,50 @@ func (m *Manager) Run(ctx context.Context) error {
 	return err
 }
 
-// acquirers is how many ledger partitions are acquired at once.
-const acquirers = 16
+// takenTogether is how long what was acquired waits for what still is: one look
+// at topics and partitions for all is less work.
+const takenTogether = time.Second
 
 // follow takes ledger partitions that the group gives to this instance.
 func (m *Manager) follow(ctx context.Context) error {
+	defer m.takes.close()
+	news, due := true, false
+	var soon <-chan time.Time
 	for {
 		changed := m.owner.Changes()
 		// What is lost is dropped at once and all together, before anything is
 		// waited for; what was fenced stops before it may be taken again.
 		owns := m.owner.Owned()
+		m.takes.end(func(n int32) bool { return !slices.Contains(owns, n) })
 		if lost := m.owned.left(owns); len(lost) > 0 {
 			m.lose(ctx, lost)
+			news = true
 			continue // that takes time
 		}
-		var late atomic.Bool
-		var g errgroup.Group
-		g.SetLimit(acquirers)
 		for _, n := range owns {
-			g.Go(func() error {
-				if err := m.owned.take(ctx, n); err != nil && ctx.Err() == nil {
-					m.log.Warn("ledger partition not acquired yet", "ledger_partition", n, "err", err)
-					late.Store(true)
-				}
-				return nil
-			})
+			if !m.owned.has(n) {
+				m.takes.begin(ctx, n)
+			}
 		}
-		_ = g.Wait()
-		var retry <-chan time.Time
-		if late.Load() {
-			retry = time.After(time.Second)
+		switch {
+		case news && (due || m.takes.running() == 0):
+			news, soon = false, nil
+			m.metrics.owned(len(m.owned.list()))
+			for _, s := range m.sources {
+				s.wake.wake()
+				s.resync.wake()
+			}
+		case news && soon == nil:
+			soon = time.After(takenTogether)
 		}
-		m.metrics.owned(len(m.owned.list()))
-		for _, s := range m.sources {
-			s.wake.wake()
-			s.resync.wake()
-		}
+		due = false
 		select {
 		case <-changed:
-		case <-retry:
+			news = true
+		case <-m.takes.ended:
+			news = true
+		case <-soon:
+			soon, due = nil, true
 		case <-ctx.Done():
 			return nil
 		}
@@ -335,6 +343,7 @@ func (m *Manager) release(ctx context.Context, lps []int32) {
 	for _, n := range lps {
 		set[n] = true
 	}
+	m.takes.end(func(n int32) bool { return set[n] })
 	var wg sync.WaitGroup
 	for _, e := range m.engines() {
 		wg.Go(func() { m.stopAll(ctx, e, set) })
@@ -359,6 +368,7 @@ const checkpointEvery = 5 * time.Second
 func (m *Manager) checkpoints(ctx context.Context) error {
 	tick := time.NewTicker(checkpointEvery)
 	defer tick.Stop()
+	defer m.saves.wg.Wait()
 	for {
 		select {
 		case <-tick.C:
@@ -371,16 +381,58 @@ func (m *Manager) checkpoints(ctx context.Context) error {
 	}
 }
 
-// checkpoint writes the checkpoints of a mirror's partitions that have moved.
+// checkpoint writes the checkpoints of a mirror's partitions that have moved. It
+// waits for none.
 func (m *Manager) checkpoint(ctx context.Context, s *source) {
-	cps := s.engine.Checkpoints()
-	if len(cps) == 0 {
-		return
+	by := map[int32][]ledger.Checkpoint{}
+	for _, cp := range s.engine.Checkpoints() {
+		n := ledger.PartitionOf(cp.Topic, cp.Partition)
+		by[n] = append(by[n], cp)
 	}
-	if err := m.owned.checkpoint(ctx, cps); err != nil && ctx.Err() == nil {
-		s.engine.unsaved(cps)
-		m.log.Warn("checkpoints not written", "mirror", s.o.Name, "err", err)
+	for n, cps := range by {
+		begun := m.saves.begin(saveKey{s.o.Name, n}, func() {
+			if err := m.owned.checkpoint(ctx, cps); err != nil && ctx.Err() == nil {
+				s.engine.unsaved(cps)
+				m.log.Warn("checkpoints not written", "mirror", s.o.Name, "err", err)
+			}
+		})
+		if !begun {
+			s.engine.unsaved(cps)
+		}
 	}
+}
+
+// saves are the checkpoints being written: those of one ledger partition don't
+// wait for another's, whose brokers may hang.
+type saves struct {
+	wg  sync.WaitGroup
+	mu  sync.Mutex
+	now map[saveKey]bool
+}
+
+type saveKey struct {
+	mirror string
+	n      int32 // ledger partition
+}
+
+// begin runs f on a goroutine of its own; false: the one before is still at it.
+func (x *saves) begin(k saveKey, f func()) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.now[k] {
+		return false
+	}
+	if x.now == nil {
+		x.now = map[saveKey]bool{}
+	}
+	x.now[k] = true
+	x.wg.Go(func() {
+		f()
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		delete(x.now, k)
+	})
+	return true
 }
 
 // topics are all whose destination metadata some engine needs.

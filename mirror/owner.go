@@ -58,10 +58,11 @@ type Owner struct {
 	mu        sync.Mutex
 	assigned  map[int32]bool
 	fenced    map[int32]time.Time
-	confirmed time.Time // when the newest heartbeat that was answered well was sent
-	since     time.Time // when this membership was confirmed first
-	replaced  int       // times in a row that a young membership was replaced
-	owned     []int32   // what was last told
+	handing   map[int32]bool // Release is under way for them
+	confirmed time.Time      // when the newest heartbeat that was answered well was sent
+	since     time.Time      // when this membership was confirmed first
+	replaced  int            // times in a row that a young membership was replaced
+	owned     []int32        // what was last told
 	changed   chan struct{}
 	fatal     error
 	fatalCh   chan struct{}
@@ -80,7 +81,7 @@ func NewOwner(o OwnerOptions) (*Owner, error) {
 		return nil, fmt.Errorf("instance.session_timeout is %v, must be 1s or more", o.SessionTimeout)
 	}
 	return &Owner{
-		o: o, log: o.Logger, beat: make(chan struct{}, 1), assigned: map[int32]bool{}, fenced: map[int32]time.Time{},
+		o: o, log: o.Logger, beat: make(chan struct{}, 1), assigned: map[int32]bool{}, fenced: map[int32]time.Time{}, handing: map[int32]bool{},
 		changed: make(chan struct{}), fatalCh: make(chan struct{}), rejoin: make(chan struct{}, 1),
 	}, nil
 }
@@ -293,6 +294,7 @@ func (w *Owner) revoke(ctx context.Context, ps []int32) {
 	for _, n := range ps {
 		if slices.Contains(owned, n) {
 			release = append(release, n)
+			w.handing[n] = true
 		}
 	}
 	w.mu.Unlock()
@@ -311,8 +313,16 @@ func (w *Owner) lose(ps []int32) {
 	for _, n := range ps {
 		delete(w.assigned, n)
 		delete(w.fenced, n)
+		delete(w.handing, n)
 	}
 	w.tell()
+}
+
+// HandsOver tells whether Release is under way for ledger partition n.
+func (w *Owner) HandsOver(n int32) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.handing[n]
 }
 
 func (w *Owner) left() []int32 {

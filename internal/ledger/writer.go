@@ -24,6 +24,12 @@ const TransactionalIDPrefix = "lockstep-ledger-"
 // ends it at once.
 const TransactionTimeout = 10 * time.Second
 
+// AcquireTimeout bounds one try to acquire a ledger partition: while it waits,
+// writes there, and who wants to write elsewhere after them, wait too.
+const AcquireTimeout = 10 * time.Second
+
+var errAcquire = fmt.Errorf("the destination took longer than %v", AcquireTimeout)
+
 var (
 	// ErrFenced says that somebody else has acquired the ledger partition since (or our
 	// own transaction was ended by its timeout, which looks the same). The
@@ -62,6 +68,8 @@ type Writer struct {
 	cl    *kgo.Client
 	parts [Partitions]producer
 
+	acquiring time.Duration // AcquireTimeout
+
 	life    context.Context // ends with Close
 	cancel  context.CancelFunc
 	working sync.WaitGroup // goroutines that commit
@@ -91,7 +99,7 @@ func NewWriter(o WriterOptions) (*Writer, error) {
 	}
 	w := &Writer{
 		view: o.View, log: cmp.Or(o.Logger, slog.Default()), cl: cl,
-		leaders: map[int32]int32{}, coordinators: map[int32]int32{},
+		leaders: map[int32]int32{}, coordinators: map[int32]int32{}, acquiring: AcquireTimeout,
 	}
 	w.life, w.cancel = context.WithCancel(context.Background())
 	for i := range w.parts {
@@ -134,6 +142,8 @@ func txnID(n int32) string { return TransactionalIDPrefix + strconv.Itoa(int(n))
 //
 // It fences whoever writes there: call it only as the partition's owner.
 func (w *Writer) Acquire(ctx context.Context, n int32) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, w.acquiring, errAcquire)
+	defer cancel()
 	p, err := w.lock(ctx, n)
 	if err != nil {
 		return err
@@ -146,6 +156,8 @@ func (w *Writer) Acquire(ctx context.Context, n int32) error {
 // if somebody else has acquired it since, the answer is [ErrFenced] (KIP-360: a
 // producer's epoch rises only from the one it names).
 func (w *Writer) Renew(ctx context.Context, n int32) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, w.acquiring, errAcquire)
+	defer cancel()
 	p, err := w.lock(ctx, n)
 	if err != nil {
 		return err

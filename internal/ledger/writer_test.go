@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
@@ -230,4 +232,37 @@ func TestContexts(t *testing.T) {
 	require.ErrorIs(t, v.WaitFor(ctx, 0, 1000), why)
 	require.Error(t, w.Acquire(c.ctx(), Partitions))
 	require.NoError(t, w.Acquire(c.ctx(), 0), "and again with a live one")
+}
+
+// What is never answered has an end: who acquires tries again, and who wants to
+// write meanwhile learns that it can't.
+func TestAcquireHasAnEnd(t *testing.T) {
+	c := newFake(t)
+	c.ensure()
+	ctx := c.ctx()
+	v := c.view(ViewOptions{})
+	w := c.writer(v)
+	n := PartitionOf("orders", 0)
+	require.NoError(t, w.Acquire(ctx, n))
+	require.NoError(t, w.Put(ctx, newRecord(0)))
+	w.acquiring = 300 * time.Millisecond
+	var hang atomic.Bool
+	hang.Store(true)
+	c.fake.ControlKey(int16(kmsg.InitProducerID), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.fake.KeepControl()
+		if !hang.Load() {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.InitProducerIDResponse)
+		resp.ErrorCode = kerr.ConcurrentTransactions.Code
+		return resp, nil, true
+	})
+	require.ErrorIs(t, w.Acquire(ctx, n), errAcquire)
+	require.ErrorIs(t, w.Renew(ctx, n), errAcquire)
+	next := v.Partition("orders", 0).Record.Next()
+	require.ErrorIs(t, w.Put(ctx, next), ErrNotAcquired)
+	hang.Store(false)
+	w.acquiring = AcquireTimeout
+	require.NoError(t, w.Renew(ctx, n), "it was ours all the time")
+	require.NoError(t, w.Put(ctx, next))
 }
