@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"syscall"
 	"time"
 
 	"github.com/lockstep-kafka/lockstep/bench/lab"
 	"github.com/lockstep-kafka/lockstep/bench/measure"
 	"github.com/lockstep-kafka/lockstep/bench/scenario"
+	"github.com/lockstep-kafka/lockstep/internal/testkafka"
 )
 
 // alone makes sure that this is the machine's only bench: two would measure one
@@ -27,19 +27,26 @@ func alone(ctx context.Context) (release func(), err error) {
 	return func() { _ = l.Close() }, nil
 }
 
-// room makes sure that the brokers' logs will find room.
-func room(s settings) error {
+// room makes a folder where the brokers' logs will find room.
+func room(s settings) (dir, where string, remove func(), err error) {
 	gib := map[scenario.Mode]float64{scenario.Quick: 6, scenario.Core: 12, scenario.Full: 30, scenario.Growth: 4, scenario.Proxy: 8}[s.mode]
 	need := max(gib*s.scale, 1) * (1 << 30)
+	dir, where, remove, err = testkafka.LogRoot("lockstep-bench-logs", uint64(need))
+	if err != nil {
+		return "", "", nil, err
+	}
 	var fs syscall.Statfs_t
-	if err := syscall.Statfs(os.TempDir(), &fs); err != nil {
-		return fmt.Errorf("folder for temporary files %s: %w", os.TempDir(), err)
+	if err = syscall.Statfs(dir, &fs); err != nil {
+		err = fmt.Errorf("folder for the brokers' logs %s: %w", dir, err)
+	} else if free := float64(fs.Bavail) * float64(fs.Bsize); free < need {
+		err = fmt.Errorf("the brokers' logs need %.0f GB, and %s has %.1f GB left: let %s name another folder",
+			need/1e9, where, free/1e9, testkafka.LogRootEnv)
 	}
-	if free := float64(fs.Bavail) * float64(fs.Bsize); free < need {
-		return fmt.Errorf("the brokers' logs need %.0f GB, and %s, the folder for temporary files, has %.1f GB left: let TMPDIR name another one",
-			need/1e9, os.TempDir(), free/1e9)
+	if err != nil {
+		remove()
+		return "", "", nil, err
 	}
-	return nil
+	return dir, where, remove, nil
 }
 
 // inUse says how much of the CPUs, in percent, others use now, stolen time

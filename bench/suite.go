@@ -39,15 +39,18 @@ func measureAll(ctx context.Context, s settings) error {
 		return err
 	}
 	defer release()
-	if err := room(s); err != nil {
+	logs, where, remove, err := room(s)
+	if err != nil {
 		return err
 	}
+	defer remove()
 	u := &suite{s: s, began: time.Now()}
 	u.result = &report.Run{
 		Mode: string(s.mode), Started: u.began.UTC().Truncate(time.Second), Machine: measure.ThisMachine(), LoadStart: measure.Load(), Scale: s.scale,
 		Versions: versions(ctx), Settings: map[string]string{
 			"Lockstep":                 "default configuration, acks=" + s.acks,
 			"Brokers":                  "one each, heap and collector as Kafka's scripts set them (1 GiB, G1), replication factor 1, default configuration but for two network and three I/O threads",
+			"Brokers' logs":            where,
 			"kgo copier":               "franz-go's defaults; tuned: fetches of 32 MiB (4 MiB for a partition), batches of 1 MB, linger 5 ms, acks=1, not idempotent",
 			"MirrorMaker 2":            "heap 2 GiB, defaults but for replication factors of 1; tuned: " + peer.MM2Settings,
 			"Bare relay":               "reads a socket into a buffer of 256 KiB and writes it to another; the bytes are the topic's, from the source broker's files",
@@ -59,8 +62,8 @@ func measureAll(ctx context.Context, s settings) error {
 		return err
 	}
 	m := u.result.Machine
-	fmt.Printf("%d × %s, load average %.2f, %.0f %% of the CPUs in use by others, mode %s, at most %v\n",
-		m.CPUs, m.Processor, u.result.LoadStart, *u.result.InUse, s.mode, s.budget)
+	fmt.Printf("%d × %s, load average %.2f, %.0f %% of the CPUs in use by others, mode %s, at most %v; brokers' logs in %s\n",
+		m.CPUs, m.Processor, u.result.LoadStart, *u.result.InUse, s.mode, s.budget, where)
 	if why := u.result.Busy(); why != "" {
 		fmt.Printf("THE MACHINE IS BUSY (%s): these figures will say little. Load averages stand next to them.\n", why)
 	}
@@ -83,7 +86,7 @@ func measureAll(ctx context.Context, s settings) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, u.usable(), errBudget)
 	defer cancel()
-	u.lab, err = lab.Open(ctx, lab.Options{Acks: s.acks, Scale: s.scale, ProfileDir: profiles, Upstream: s.upstream, Logf: func(format string, args ...any) {
+	u.lab, err = lab.Open(ctx, lab.Options{Acks: s.acks, Scale: s.scale, ProfileDir: profiles, LogRoot: logs, Upstream: s.upstream, Logf: func(format string, args ...any) {
 		fmt.Printf("  "+format+"\n", args...)
 	}})
 	if err != nil {

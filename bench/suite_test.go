@@ -98,9 +98,24 @@ func TestOneBenchAtATime(t *testing.T) {
 
 // Room for the brokers' logs is looked for before anything is started.
 func TestRoom(t *testing.T) {
-	require.NoError(t, room(settings{mode: scenario.Quick, scale: 1e-9}))
-	err := room(settings{mode: scenario.Quick, scale: 1e9})
-	require.ErrorContains(t, err, "let TMPDIR name another one")
+	dir, where, remove, err := room(settings{mode: scenario.Quick, scale: 1e-9})
+	require.NoError(t, err)
+	require.DirExists(t, dir)
+	require.NotEmpty(t, where)
+	remove()
+	require.NoDirExists(t, dir)
+	root := t.TempDir()
+	t.Setenv(testkafka.LogRootEnv, root)
+	dir, where, remove, err = room(settings{mode: scenario.Quick, scale: 1e-9})
+	require.NoError(t, err)
+	require.Equal(t, root, filepath.Dir(dir))
+	require.Contains(t, where, root)
+	remove()
+	_, _, _, err = room(settings{mode: scenario.Quick, scale: 1e9})
+	require.ErrorContains(t, err, "let LOCKSTEP_LOG_ROOT name another folder")
+	left, err := filepath.Glob(filepath.Join(root, "*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 // What a run that was ended has found doesn't replace an earlier run's results.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,7 +32,7 @@ import (
 func saslListener(t *testing.T, c *testkafka.Cluster, extra ...string) (addr string) {
 	t.Helper()
 	addr = fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1))
-	file := filepath.Join(filepath.Dir(c.LogDir(1)), "server.properties")
+	file := c.PropsFile(1)
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")

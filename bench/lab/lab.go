@@ -34,6 +34,7 @@ type Lab struct {
 	// Build is another build of Lockstep that peers start now; empty: this tree's.
 	Build string
 
+	logs     string
 	ports    *testkafka.Ports
 	remove   func() // of Dir
 	profiles int
@@ -47,6 +48,7 @@ type Options struct {
 	Acks       string
 	Scale      float64
 	ProfileDir string
+	LogRoot    string // folder for the brokers' logs; empty: with their other files
 	// Upstream is a further listener of the destination, host:port, for proxies
 	// that somebody else runs; empty: none.
 	Upstream string
@@ -59,7 +61,7 @@ func Open(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{Dir: dir, remove: remove, Acks: o.Acks, Scale: o.Scale, ProfileDir: o.ProfileDir, Logf: o.Logf}
+	l := &Lab{Dir: dir, remove: remove, logs: o.LogRoot, Acks: o.Acks, Scale: o.Scale, ProfileDir: o.ProfileDir, Logf: o.Logf}
 	defer func() {
 		if err != nil {
 			l.Close()
@@ -100,7 +102,7 @@ var JVMScript = []string{"-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:Initiat
 // that begins small is collected many times as often.
 func (l *Lab) broker(name string, listeners ...testkafka.Listener) testkafka.Options {
 	return testkafka.Options{
-		Name: name, Heap: "1g", Listeners: listeners, Logf: l.Logf,
+		Name: name, Heap: "1g", LogRoot: l.logs, Listeners: listeners, Logf: l.Logf,
 		JVMArgs: append([]string{"-Xms1g", "-XX:TieredStopAtLevel=4", "-XX:ReservedCodeCacheSize=128m", "-XX:-UseSerialGC"}, JVMScript...),
 		Props: map[string]string{
 			"log.segment.delete.delay.ms": "1000", "log.cleaner.dedupe.buffer.size": "67108864",

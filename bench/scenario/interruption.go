@@ -148,21 +148,49 @@ func stopMany(l *lab.Lab, o Options) *Scenario {
 	return &Scenario{
 		Scenario: report.Scenario{
 			Name: "stop", Title: fmt.Sprintf("Failover of %d partitions", n), Metrics: []string{"stop_s", "start_s", "rss_mb"},
-			About: "`lockstep stop` and `lockstep start` of a topic with so many partitions that is mirrored to its end, until every partition is there.",
+			About: "`lockstep stop` and `lockstep start` of a topic with so many partitions that is mirrored to its end, until every partition is there. " +
+				"A stop appends one batch to each partition; \"direct produce\" does nothing else, on the same destination.",
+			Ratios: []string{"stop_s"}, Limits: []string{"direct produce"},
 		},
 		Rounds: map[Mode]int{Core: 1, Full: 5}[o.Mode],
 		Runs: []Run{{Peer: report.Subject, Do: func(ctx context.Context, _ int) ([]report.Sample, error) {
 			return one(stopAndStart(ctx, l, n))
+		}}, {Peer: "direct produce", Do: func(ctx context.Context, _ int) ([]report.Sample, error) {
+			return one(appendToEach(ctx, l, n))
 		}}},
 	}
 }
 
-func stopAndStart(ctx context.Context, l *lab.Lab, partitions int) (map[string]float64, error) {
-	const topic = "stopped"
+// stopped is the topic that is stopped: a batch in each partition.
+func stopped(partitions int) lab.Shape {
+	return lab.Shape{Topic: "stopped", Partitions: partitions, Bytes: int64(partitions) * 16 << 10, Record: 1024, Min: 16, Max: 16}
+}
+
+// appendToEach times the writes that a stop can't do without.
+func appendToEach(ctx context.Context, l *lab.Lab, partitions int) (map[string]float64, error) {
 	if err := clear(ctx, l); err != nil {
 		return nil, err
 	}
-	d, err := l.Fill(ctx, lab.Shape{Topic: topic, Partitions: partitions, Bytes: int64(partitions) * 16 << 10, Record: 1024, Min: 16, Max: 16})
+	s := stopped(partitions)
+	if err := lab.Create(ctx, l.Dest, s.Topic, partitions, nil); err != nil {
+		return nil, err
+	}
+	if _, err := lab.Produce(ctx, l.Dest.Addr(1), s); err != nil {
+		return nil, err
+	}
+	s.Bytes, s.Min, s.Max = int64(partitions)*int64(s.Record), 1, 1
+	began := time.Now()
+	_, err := lab.Produce(ctx, l.Dest.Addr(1), s)
+	return map[string]float64{"stop_s": time.Since(began).Seconds()}, err
+}
+
+func stopAndStart(ctx context.Context, l *lab.Lab, partitions int) (map[string]float64, error) {
+	shape := stopped(partitions)
+	topic := shape.Topic
+	if err := clear(ctx, l); err != nil {
+		return nil, err
+	}
+	d, err := l.Fill(ctx, shape)
 	if err != nil {
 		return nil, err
 	}

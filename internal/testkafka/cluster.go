@@ -110,7 +110,7 @@ func (c *Cluster) begin(ctx context.Context, k kit) error {
 // prepare writes a node's settings and what StorageTool's format would write, without paying a JVM for it.
 func (c *Cluster) prepare(id, controller int, clusterID string, k kit) error {
 	n := &node{id: id, dir: filepath.Join(c.dir, "node-"+strconv.Itoa(id)), main: kafkaMain, jvm: c.jvm}
-	logs := filepath.Join(n.dir, "logs")
+	logs := c.LogDir(id)
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
@@ -143,7 +143,7 @@ func (c *Cluster) prepare(id, controller int, clusterID string, k kit) error {
 	}
 	p["process.roles"], p["listeners"] = strings.Join(roles, ","), strings.Join(listeners, ",")
 	maps.Copy(p, c.opts.Props)
-	if err := writeProps(filepath.Join(n.dir, "server.properties"), p); err != nil {
+	if err := writeProps(c.PropsFile(id), p); err != nil {
 		return err
 	}
 	meta := map[string]string{"version": "1", "cluster.id": clusterID, "node.id": p["node.id"], "directory.id": randomID()}
@@ -169,7 +169,7 @@ func (c *Cluster) launch(id int) error {
 		return err
 	}
 	c.mu.Lock()
-	args := append(append([]string{tmp}, n.jvm...), n.main, filepath.Join(n.dir, "server.properties"))
+	args := append(append([]string{tmp}, n.jvm...), n.main, c.PropsFile(id))
 	c.mu.Unlock()
 	cmd := exec.Command("java", args...)
 	cmd.Dir = n.dir
@@ -406,7 +406,16 @@ func withoutFrames(log string) string {
 
 // LogDir is the folder with a broker's partitions.
 func (c *Cluster) LogDir(id int) string {
-	return filepath.Join(c.dir, "node-"+strconv.Itoa(id), "logs")
+	root := c.dir
+	if c.opts.LogRoot != "" {
+		root = filepath.Join(c.opts.LogRoot, c.opts.Name)
+	}
+	return filepath.Join(root, "node-"+strconv.Itoa(id), "logs")
+}
+
+// PropsFile is the file with a node's settings; it is read when the node starts.
+func (c *Cluster) PropsFile(id int) string {
+	return filepath.Join(c.dir, "node-"+strconv.Itoa(id), "server.properties")
 }
 
 // Close kills every node, waits for their end and gives the ports back. The files stay for who made the folder.
@@ -424,7 +433,11 @@ func writeProps(path string, p map[string]string) error {
 	for _, k := range slices.Sorted(maps.Keys(p)) {
 		fmt.Fprintf(&b, "%s=%s\n", k, p[k])
 	}
-	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, []byte(b.String()), 0o644)
+	}
+	if err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}
 	return nil

@@ -31,6 +31,8 @@ type Options struct {
 	// Listeners are further listeners of broker 1, each with an advertised address of its own: for relays that clients
 	// reach the broker through, and for TLS and SASL.
 	Listeners []Listener
+	// LogRoot is a folder for the nodes' logs (see LogRoot). Empty: with the cluster's other files.
+	LogRoot string
 	// Heap is the maximum heap of each JVM as Java writes it. Default "300m".
 	Heap string
 	// JVMArgs are added behind the harness's own JVM flags, so they win over them.

@@ -14,7 +14,10 @@ const scratchLock = ".in-use"
 // Scratch makes a temporary folder, name-RANDOM, and removes those of the same name that processes have left that were
 // killed. remove deletes it.
 func Scratch(name string) (dir string, remove func(), err error) {
-	root := os.TempDir()
+	return scratchIn(os.TempDir(), name)
+}
+
+func scratchIn(root, name string) (dir string, remove func(), err error) {
 	sweep(root, name)
 	if dir, err = os.MkdirTemp(root, name+"-"); err != nil {
 		return "", nil, fmt.Errorf("testkafka: scratch folder: %w", err)

@@ -40,12 +40,23 @@ func Require(t testing.TB, tools ...string) {
 	t.Skip(msg)
 }
 
+// logsOfTest is how many bytes of logs a test's clusters make, at most.
+const logsOfTest = 2 << 30
+
 // Start starts a cluster that ends with the test. When the test fails the brokers' last log lines are printed.
 func Start(t testing.TB, opts Options) *Cluster {
 	t.Helper()
 	Require(t)
 	if opts.Logf == nil {
 		opts.Logf = t.Logf
+	}
+	if opts.LogRoot == "" {
+		dir, _, remove, err := LogRoot("testkafka-logs", logsOfTest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(remove)
+		opts.LogRoot = dir
 	}
 	c, err := Up(t.Context(), t.TempDir(), opts)
 	if err != nil {
@@ -75,7 +86,8 @@ type Pair struct {
 
 	mu       sync.Mutex
 	dir      string
-	remove   func()
+	logs     string
+	remove   []func()
 	src, dst *Cluster
 	err      error
 }
@@ -90,8 +102,8 @@ func (p *Pair) Main(m *testing.M) int {
 			c.Close()
 		}
 	}
-	if p.remove != nil {
-		p.remove()
+	for _, remove := range p.remove {
+		remove()
 	}
 	return code
 }
@@ -108,6 +120,20 @@ func (p *Pair) Destination(t testing.TB) *Cluster {
 	return p.get(t, &p.dst, p.DestinationOptions, "destination")
 }
 
+func (p *Pair) folders() error {
+	dir, remove, err := Scratch("testkafka")
+	if err != nil {
+		return err
+	}
+	p.dir, p.remove = dir, append(p.remove, remove)
+	logs, _, remove, err := LogRoot("testkafka-logs", logsOfTest)
+	if err != nil {
+		return err
+	}
+	p.logs, p.remove = logs, append(p.remove, remove)
+	return nil
+}
+
 func (p *Pair) get(t testing.TB, at **Cluster, opts Options, name string) *Cluster {
 	t.Helper()
 	Require(t)
@@ -120,8 +146,9 @@ func (p *Pair) get(t testing.TB, at **Cluster, opts Options, name string) *Clust
 		opts.Name = name
 		opts.Logf = func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }
 		if p.dir == "" {
-			p.dir, p.remove, p.err = Scratch("testkafka") // it outlives the test
+			p.err = p.folders() // they outlive the test
 		}
+		opts.LogRoot = p.logs
 		if p.err == nil {
 			// Not the test's context: the cluster outlives the test.
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)

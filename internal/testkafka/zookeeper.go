@@ -69,12 +69,12 @@ func (c *Cluster) zooKeeperProps(id int, logs string) map[string]string {
 // prepareZooKeeper writes the settings of the node that stands in the controller's place.
 func (c *Cluster) prepareZooKeeper() error {
 	n := &node{id: ControllerID, dir: filepath.Join(c.dir, "node-"+strconv.Itoa(ControllerID)), main: "org.apache.zookeeper.server.quorum.QuorumPeerMain", addr: c.ports.Addr(0), jvm: c.jvm}
-	logs := filepath.Join(n.dir, "logs")
+	logs := c.LogDir(ControllerID)
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
 	c.nodes[ControllerID] = n
-	return writeProps(filepath.Join(n.dir, "server.properties"), map[string]string{
+	return writeProps(c.PropsFile(ControllerID), map[string]string{
 		"dataDir": logs, "clientPort": strconv.Itoa(c.ports.First), "clientPortAddress": "127.0.0.1", "tickTime": "500",
 		"maxClientCnxns": "0", "admin.enableServer": "false",
 	})
@@ -87,7 +87,7 @@ func (c *Cluster) beginZooKeeper(ctx context.Context) error {
 	}
 	for _, id := range c.brokerIDs() {
 		n := &node{id: id, dir: filepath.Join(c.dir, "node-"+strconv.Itoa(id)), main: kafkaMain, addr: c.ports.Addr(id), jvm: c.jvm}
-		logs := filepath.Join(n.dir, "logs")
+		logs := c.LogDir(id)
 		if err := os.MkdirAll(logs, 0o755); err != nil {
 			return fmt.Errorf("data folder: %w", err)
 		}
@@ -102,7 +102,7 @@ func (c *Cluster) beginZooKeeper(ctx context.Context) error {
 			}
 		}
 		maps.Copy(p, c.opts.Props)
-		if err := writeProps(filepath.Join(n.dir, "server.properties"), p); err != nil {
+		if err := writeProps(c.PropsFile(id), p); err != nil {
 			return err
 		}
 		c.nodes[id] = n

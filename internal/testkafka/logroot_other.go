@@ -1,0 +1,5 @@
+//go:build !linux
+
+package testkafka
+
+func inMemory(string) bool { return false }
