@@ -217,6 +217,10 @@ func TestExcludedIsStopped(t *testing.T) {
 	eventually(t, "listed", func() bool { rows, _ = x.m.Topics(); return len(rows) == 2 })
 	require.Equal(t, []string{"w", TopicUnselected, "t", TopicExcluded}, []string{rows[0].Topic, rows[0].State, rows[1].Topic, rows[1].State})
 	require.True(t, all(x, epoch.StateMirroring, "u", "w")())
+	require.True(t, x.m.Unselected(x.view.Partition("w", 0).Record))
+	for _, topic := range []string{"u", "t"} { // mirrored, STOPPED
+		require.False(t, x.m.Unselected(x.view.Partition(topic, 0).Record), topic)
+	}
 	x.end()
 
 	x = startManaged(t, src, dst, "t", "u", "w")

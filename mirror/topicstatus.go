@@ -66,14 +66,26 @@ func (s *source) unmirrored() []TopicStatus {
 	s.mu.Unlock()
 	seen := ""
 	for _, e := range s.m.opts.View.All() {
-		r := e.Record
-		if r == nil || r.Mirror != s.o.Name || e.Topic == seen || r.State == epoch.StateStopped || s.admin.filter.Match(e.Topic) || s.admin.filter.Excluded(e.Topic) {
+		if e.Topic == seen || !s.unselected(e.Record) {
 			continue
 		}
 		seen = e.Topic
 		add(e.Topic, TopicUnselected, "", "no expression of topics.include matches it any more: it is not mirrored and not writable; include it again, or `lockstep stop` it")
 	}
 	return rows
+}
+
+// unselected tells whether a partition stands still because topics.include
+// matches its topic no more.
+func (s *source) unselected(r *ledger.Record) bool {
+	return r != nil && r.Mirror == s.o.Name && r.State != epoch.StateStopped && !s.admin.filter.Match(r.Topic) && !s.admin.filter.Excluded(r.Topic)
+}
+
+// Unselected tells whether a partition is of a topic that is listed as
+// [TopicUnselected]: whatever its state says, nobody mirrors it.
+func (m *Manager) Unselected(r *ledger.Record) bool {
+	s := m.source(r.Mirror)
+	return s != nil && s.unselected(r)
 }
 
 // topicReason is the short word for what a topic as a whole is refused for.

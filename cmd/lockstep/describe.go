@@ -129,6 +129,9 @@ func printPartitions(cmd *cobra.Command, ps []control.Partition) error {
 // error.
 func notes(p control.Partition) string {
 	var out []string
+	if p.Unselected {
+		out = append(out, "UNSELECTED: nobody mirrors it")
+	}
 	if p.Pending != "" {
 		out = append(out, p.Pending+" not taken in yet")
 	} else if p.Desired != "" && p.Desired != p.State {

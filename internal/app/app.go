@@ -279,7 +279,7 @@ func proxyLimits(l *config.Limits) proxy.Limits {
 
 // newControl answers for operators.
 func newControl(c *config.Config, a *app) *control.Service {
-	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics, ACLs: a.acls, Groups: a.groups, SourceAway: a.sourceAway}
+	o := control.Options{View: a.view, Writer: a.writer, ID: a.id, UncleanElections: a.uncleanElections, Ends: a.ends, PartitionCount: a.partitionCount, Topics: a.topics, ACLs: a.acls, Groups: a.groups, SourceAway: a.sourceAway, Unselected: a.unselected}
 	o.Mirrors = declared(c)
 	return control.New(o)
 }
@@ -311,6 +311,12 @@ func (a *app) sourceAway(name string) (since time.Time, why string) {
 		since, why = m.SourceAway(name)
 	}
 	return since, why
+}
+
+// unselected tells whether a partition's topic is selected no more.
+func (a *app) unselected(r *ledger.Record) bool {
+	m := a.mirrors.manager()
+	return m != nil && m.Unselected(r)
 }
 
 // acls is what a sync of a mirror's ACLs would change now.

@@ -22,6 +22,9 @@ type Partition struct {
 	Retries   int          `json:"retries"`
 	// Refused is, while STOPPED, why the newest start was.
 	Refused string `json:"refused,omitempty"`
+	// Unselected: topics.include matches the topic no more. Nobody mirrors the
+	// partition then, whatever State is, and how far the source is is not known.
+	Unselected bool `json:"unselected,omitempty"`
 	// Pending is a command that its owner has not taken in yet.
 	Pending string `json:"pending,omitempty"`
 	// WaitingFor are the instances that have not taken in the partition's
@@ -47,6 +50,9 @@ type Partition struct {
 	Held     *ledger.Held `json:"held,omitempty"`     // a transaction open on the source holds it back
 }
 
+// stateUnselected is under which a mirror's unselected partitions are counted.
+const stateUnselected ledger.State = "UNSELECTED"
+
 // MirrorStatus is a mirror as a whole.
 type MirrorStatus struct {
 	Name     string `json:"name"`
@@ -64,7 +70,7 @@ type MirrorStatus struct {
 
 	Topics     int                  `json:"topics"`
 	Partitions int                  `json:"partitions"`
-	States     map[ledger.State]int `json:"states"`
+	States     map[ledger.State]int `json:"states"` // partitions of unselected topics as UNSELECTED
 	Lag        int64                `json:"lag"` // of the partitions whose lag is known; -1: of none
 
 	// ConfiguredDifferently are other instances whose configuration of this
@@ -178,6 +184,9 @@ func (s *Service) one(p *ledger.Partition, instances []*ledger.Instance) Partiti
 			d.Error = st.Error
 		}
 	}
+	if p.Record != nil && s.o.Unselected(p.Record) {
+		d.Unselected, d.SourceOffset, d.SourceEpoch, d.Held, d.Instance = true, -1, -1, nil, ""
+	}
 	if d.SourceOffset >= 0 && d.DestinationOffset >= 0 && d.State != epoch.StateStopped {
 		d.Lag = max(d.SourceOffset-d.DestinationOffset, 0)
 	}
@@ -213,7 +222,11 @@ func (s *Service) Mirrors(ctx context.Context) ([]MirrorStatus, error) {
 	for _, p := range parts {
 		x := get(p.Mirror)
 		x.Partitions++
-		x.States[p.State]++
+		if p.Unselected {
+			x.States[stateUnselected]++
+		} else {
+			x.States[p.State]++
+		}
 		if !topics[[2]string{p.Mirror, p.Topic}] {
 			topics[[2]string{p.Mirror, p.Topic}] = true
 			x.Topics++

@@ -33,6 +33,9 @@ type Options struct {
 	// Topics are the topics that are not mirrored, and why, as this instance
 	// knows them, and how many more there are. nil: not known.
 	Topics func() (rows []Topic, left int)
+	// Unselected tells whether topics.include matches a mirrored partition's topic
+	// no more, so that nobody mirrors it. nil: never.
+	Unselected func(r *ledger.Record) bool
 	// SourceAway says since when a mirror's source has not answered this instance,
 	// and why; zero: it does. nil: not known.
 	SourceAway func(mirror string) (since time.Time, why string)
@@ -72,6 +75,9 @@ func New(o Options) *Service {
 	}
 	if o.UncleanElections == nil {
 		o.UncleanElections = func(string, string) bool { return false }
+	}
+	if o.Unselected == nil {
+		o.Unselected = func(*ledger.Record) bool { return false }
 	}
 	if o.Ends == nil {
 		o.Ends = func(context.Context, []string) map[string]map[int32]int64 { return nil }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
 // What isn't mirrored is listed with the reason, and a verb on it says so.
@@ -34,4 +35,25 @@ func TestTopicsNotMirrored(t *testing.T) {
 	require.ErrorContains(t, err, "the broker's words")
 	_, err = s.svc.Partitions(t.Context(), Selection{Topics: []string{"__x"}})
 	require.ErrorContains(t, err, "EXCLUDED")
+}
+
+// A partition of a topic that is selected no more is not counted as MIRRORING,
+// and what this instance knew of its source before says nothing now.
+func TestUnselected(t *testing.T) {
+	s := newStand(t)
+	for _, topic := range []string{"orders", "gone"} {
+		s.partition(topic, 0, epoch.StateMirroring)
+		live := s.view.Partition(topic, 0).Live
+		live.Publish(ledger.Tail{Known: true, Position: 7, VEnd: 7})
+		live.SetStatus(ledger.Status{SourceEnd: 7})
+	}
+	s.svc.o.Unselected = func(r *ledger.Record) bool { return r.Topic == "gone" }
+	ms, err := s.svc.Mirrors(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[ledger.State]int{epoch.StateMirroring: 1, "UNSELECTED": 1}, ms[0].States)
+	ps, err := s.svc.Partitions(t.Context(), Selection{})
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, false}, []bool{ps[0].Unselected, ps[1].Unselected})
+	require.Equal(t, []int64{-1, 0}, []int64{ps[0].Lag, ps[1].Lag})
+	require.Equal(t, []string{"", "me"}, []string{ps[0].Instance, ps[1].Instance})
 }
