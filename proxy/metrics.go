@@ -87,10 +87,19 @@ func newMetrics(reg prometheus.Registerer, p *Proxy) (*metrics, error) {
 		Name: "lockstep_proxy_memory_waiting",
 		Help: "Requests and answers that wait for room in limits.proxy_memory.",
 	}, func() float64 { return float64(p.budget.waiting.Load()) })
+	readable := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "lockstep_ledger_readable",
+		Help: "1 while the ledger was read to its end within the lease, 0 while mirror topics are not served.",
+	}, func() float64 {
+		if p.view == nil || p.view.Fresh() {
+			return 1
+		}
+		return 0
+	})
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{closed, bytes, m.dialFailures, hidden, alarms, refused, unsound, deadDup, blind, open, buffered, waiting} {
+	for _, c := range []prometheus.Collector{closed, bytes, m.dialFailures, hidden, alarms, refused, unsound, deadDup, blind, open, buffered, waiting, readable} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the proxy's metrics: %w", err)
 		}

@@ -71,7 +71,7 @@ type MirrorStatus struct {
 	Topics     int                  `json:"topics"`
 	Partitions int                  `json:"partitions"`
 	States     map[ledger.State]int `json:"states"` // partitions of unselected topics as UNSELECTED
-	Lag        int64                `json:"lag"` // of the partitions whose lag is known; -1: of none
+	Lag        int64                `json:"lag"`    // of the partitions whose lag is known; -1: of none
 
 	// ConfiguredDifferently are other instances whose configuration of this
 	// mirror differs, with the keys.
