@@ -24,7 +24,9 @@ demo: ## Show a mirror between two embedded clusters; DEMO_SECONDS=20 ends by it
 	@$(MAKE) --no-print-directory -s build
 	@exec bin/lockstep demo
 
-test: TIMEOUT ?= 15m
+# Of each package's tests.
+TIMEOUT ?= 15m
+
 test: ## All tests but the long ones, with the race detector, on real Kafka too
 	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
 	go vet $(TAGS) ./...
@@ -36,7 +38,7 @@ test-unit: ## Only the tests that need no real Kafka
 	go test $(TAGS) -race $(unit_pkgs)
 
 test-long: TAGS := -tags long
-test-long: TIMEOUT := 60m
+test-long: TIMEOUT := 120m
 test-long: test ## make test and the long tests (build tag "long")
 
 test-foreign: ## Public suites of client libraries, at the brokers and through Lockstep; FOREIGN_RUN='TestTxnEtl|TestGroup.*' for some

@@ -38,6 +38,7 @@ func (f *fetcher) run(ctx context.Context) {
 		}
 	}()
 	var iso isolation
+	var fresh newcomers
 	answers := 0 // on this connection
 	for try, turn, idle := 0, 0, 0; ctx.Err() == nil; {
 		if conn == nil || conn.Closed() {
@@ -53,6 +54,9 @@ func (f *fetcher) run(ctx context.Context) {
 		if len(asked) == 0 {
 			f.sleep(ctx, again)
 			continue
+		}
+		if kind == fetchAll {
+			wait = fresh.wait(len(asked), wait)
 		}
 		sent := time.Now()
 		last, err := f.fetch(ctx, conn, asked, wait)
@@ -176,6 +180,26 @@ type fetchSpec struct {
 // whose queue is full: it will want data again long before the ordinary wait is
 // over.
 const busyWait = 10 * time.Millisecond
+
+// newcomers shortens the wait of fetches while partitions join: the first of
+// a mirror that starts would keep the others out for FetchWaitMax when it has
+// no more data.
+type newcomers struct {
+	n    int // partitions in the fetch before
+	most time.Duration
+}
+
+// wait is the wait of a fetch of n partitions, at most wait: short after some
+// have joined, and twice as long with each fetch since.
+func (c *newcomers) wait(n int, wait time.Duration) time.Duration {
+	c.most *= 2
+	if n > c.n {
+		c.most = busyWait
+	}
+	c.n = n
+	c.most = min(c.most, wait)
+	return c.most
+}
 
 // collect finds the partitions that can take data. turn says which is the first,
 // as brokers fill an answer in the order of the request. again: when to look

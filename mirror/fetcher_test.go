@@ -68,3 +68,22 @@ func TestFarSourcesGetMoreConnections(t *testing.T) {
 		r.same(p)
 	}
 }
+
+// While partitions join, a fetch without data is not held for long: it would keep out those that come meanwhile. Each
+// arrival makes the waits short anew, and nothing else does.
+func TestFetchesWaitLittleForNewcomers(t *testing.T) {
+	const most = 500 * time.Millisecond
+	var c newcomers
+	got := func(n int) time.Duration { return c.wait(n, most) }
+	require.Equal(t, busyWait, got(1))
+	require.Equal(t, 2*busyWait, got(1))
+	require.Equal(t, busyWait, got(500), "499 have joined")
+	for w := 2 * busyWait; w < most; w *= 2 {
+		require.Equal(t, w, got(500))
+	}
+	require.Equal(t, most, got(500))
+	require.Equal(t, most, got(499), "one that leaves")
+	require.Equal(t, busyWait, c.wait(500, busyWait), "never above what others ask for")
+	require.Equal(t, busyWait, c.wait(499, busyWait))
+	require.Equal(t, 2*busyWait, got(498))
+}
