@@ -26,7 +26,9 @@ func (f *fetch) judge() {
 			next()
 		case !p.mirror:
 			p.outcome = outNothing
-			if a := &p.answer; a.ErrorCode != 0 || len(a.Records) > 0 || a.Diverging.Set || a.PreferredReplica >= 0 {
+			if _, became := f.h.mirrorTopic(p.topic, p.id); became { // meanwhile: what there is of it is physical (M3)
+				p.fail(retryLater)
+			} else if a := &p.answer; a.ErrorCode != 0 || len(a.Records) > 0 || a.Diverging.Set || a.PreferredReplica >= 0 {
 				p.outcome = outAnswer
 			}
 			next()

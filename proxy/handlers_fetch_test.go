@@ -192,6 +192,44 @@ func TestM3MirrorWhilePassedOn(t *testing.T) {
 	require.Equal(t, kerr.FetchSessionIDNotFound.Code, b.fetch(sessionFetch(77, 1)).ErrorCode)
 }
 
+// M3: an ordinary topic of a Fetch becomes a mirror topic while the broker is
+// asked for it together with another: nothing physical of it is shown, and the
+// client's next request is for the mirror topic.
+func TestM3MirrorWhileAskedForWithAnother(t *testing.T) {
+	b := newBench(t)
+	m := newHistory(t, b.sim.part("m", 0))
+	m.append(2, 0)
+	b.mirror("m", 0, m.log)
+	h := newHistory(t, b.sim.part("other", 0))
+	h.append(2, 0)
+	h.takeOver()
+	h.append(3, 0)
+	b.sim.onFetch = func() {
+		if !b.view.topics["other"] {
+			b.mirror("other", 0, h.log)
+		}
+	}
+	r := b.fetch(sessionFetch(0, 0, wants("m", 0, 0), wants("other", 0, 0)))
+	require.NotZero(t, r.SessionID)
+	for _, rt := range r.Topics {
+		if p := rt.Partitions[0]; rt.Topic == "other" {
+			require.Equal(t, retryLater, p.ErrorCode)
+			require.Empty(t, p.RecordBatches)
+		} else {
+			require.Zero(t, p.ErrorCode)
+		}
+	}
+	for _, rt := range b.fetch(sessionFetch(r.SessionID, 1)).Topics {
+		if rt.Topic == "other" {
+			recs, next := readBatches(t, rt.Partitions[0].RecordBatches)
+			require.Len(t, recs, 2)
+			require.EqualValues(t, 2, next)
+			return
+		}
+	}
+	t.Fatal("not served as a mirror topic")
+}
+
 // A size limit starves no partition of a session.
 func TestSessionOrderRotates(t *testing.T) {
 	b := newBench(t)
