@@ -1,10 +1,15 @@
 package proxy
 
 import (
+	"bufio"
 	"bytes"
+	"io"
+	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -74,5 +79,42 @@ func TestFetchUnderWayWhenTopicsMove(t *testing.T) {
 			require.Equal(t, int32(5), corr)
 			require.Equal(t, answer(topic), body)
 		})
+	}
+}
+
+// The same when only the start of the answer's head was here before the topic
+// became one.
+func TestFetchHeadHereWhenTopicsMove(t *testing.T) {
+	leakCheck(t)
+	for _, version := range []int16{11, 12} {
+		for n := 1; n <= 7; n++ {
+			rest := make(chan struct{})
+			h := &movingHandler{mirror: "mirror"}
+			p := testProxy(t, scriptedBroker(t, func(c *net.TCPConn) {
+				if _, err := readFrame(bufio.NewReader(c)); err != nil {
+					return
+				}
+				r := kmsg.NewPtrFetchResponse()
+				r.SetVersion(version)
+				rt := kmsg.NewFetchResponseTopic()
+				rt.Topic = "mirror"
+				r.Topics = append(r.Topics, rt)
+				var body []byte
+				if version >= 12 {
+					body = []byte{0} // no header tags
+				}
+				frame := answerFrame(5, r.AppendTo(body))
+				_, _ = c.Write(frame[:n])
+				<-rest
+				_, _ = c.Write(frame[n:])
+				_, _ = io.Copy(io.Discard, c)
+			}), func(o *Options) { o.handler = h })
+			c := dialRaw(t, p)
+			c.send(request(protocol.KeyFetch, version, 5, nil, []byte("body")))
+			require.Eventually(t, func() bool { return testutil.ToFloat64(p.m.upstreamIn) >= float64(n) }, time.Minute, time.Millisecond)
+			h.version.Add(1)
+			close(rest)
+			require.Empty(t, c.ended(), "version %d, %d bytes", version, n)
+		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // responseParser is where the broker's stream stands.
 type responseParser struct {
-	head  [9]byte // size, correlation id, count of header tags: until enough of it is there
+	head  [tailHead]byte // size, correlation id, count of header tags: until enough of it is there
 	headN int
 	left  int // bytes still to come of an answer that streams
 	tail  *protocol.TailRewriter
@@ -27,6 +27,9 @@ func (r *responseParser) release(l *loop) {
 	l.putFrame(r.frame)
 	*r = responseParser{}
 }
+
+// tailHead is how much is looked at of an answer that streams but for its tail.
+const tailHead = 9
 
 // answerKind says how the answer of a request that is passed on is treated.
 func (p *Proxy) answerKind(key, version int16) respKind {
@@ -116,13 +119,13 @@ func (s *session) consumeAnswers(b []byte) {
 			return
 		}
 		a := s.fifo.head()
-		if a.key == protocol.KeyFetch && a.kind != respAsk && r.headN <= protocol.FrameSizeLen && a.topics != s.p.topicsVersion() {
+		if a.key == protocol.KeyFetch && a.kind != respAsk && r.headN < tailHead && a.topics != s.p.topicsVersion() {
 			a.kind = respRewrite
 		}
 		need := 8
 		switch a.kind {
 		case respTail: // always flexible: the count of header tags, too
-			need = 9
+			need = tailHead
 		case respToken:
 			need = protocol.FrameSizeLen
 		}
