@@ -215,6 +215,42 @@ func TestEntryWithoutALog(t *testing.T) {
 	}
 }
 
+// H1: what is queued while a look at a foreign write is under way goes on at
+// once, and not when the writer looks by itself.
+func TestInspectWakesTheWriter(t *testing.T) {
+	p := running(t)
+	b := newFakeBroker(t)
+	b.with("t", 0, func(l *fakeLog) { l.append(rawBatch{n: 1, txn: true, control: true}.bytes()) })
+	p.dst.addr = b.ln.Addr().String()
+	p.suspect = &stretch{0, 1, 0}
+	p.queue = []*item{{batch: rawBatch{n: 1}.bytes(), ready: true, vEnd: 1, next: 1, count: 1, size: 1}}
+	w := newWriter(p.eng, 1, p.dst.addr) // doesn't run
+	p.eng.writers[laneKey{1, 0}] = w
+	defer p.eng.dst.close()
+	_, _, ok := p.take(1, roomForOne, time.Now())
+	require.False(t, ok)
+	require.NoError(t, p.nextJob()(t.Context()))
+	require.Len(t, w.wake, 1)
+	_, _, ok = p.take(1, roomForOne, time.Now())
+	require.True(t, ok)
+}
+
+// H1: that the cleaner is kept off is looked after while the source is silent,
+// too.
+func TestHoldIsLookedAfterWithoutTheSource(t *testing.T) {
+	p := running(t)
+	p.poke()
+	require.False(t, woken(p))
+	p.rec = p.rec.Next()
+	p.rec.Shadow = &epoch.Shadow{}
+	require.True(t, p.shadowing())
+	p.poke()
+	require.True(t, woken(p))
+	p.heldAt = time.Now()
+	p.poke()
+	require.False(t, woken(p))
+}
+
 // Metadata that names a partition twice, or with a number that is none, must not
 // move the others to the wrong leader.
 func TestNonsenseMetadata(t *testing.T) {

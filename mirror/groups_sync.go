@@ -126,15 +126,15 @@ func (s *groupSync) run(ctx context.Context) error {
 	}
 }
 
-// take looks at each partition once; in a last sync, only at those given.
-func (s *groupSync) take(last map[partKey]groupBounds) (ready bool) {
+// take takes in what was seen of each partition; in a last sync, only of those
+// given. mu is held.
+func (s *groupSync) take(looks map[partKey]groupLook, last map[partKey]groupBounds) (ready bool) {
 	if last != nil {
 		for k, b := range last {
 			s.part(k).look(b, 0, s.cycles)
 		}
 		return true
 	}
-	looks := s.look()
 	for k, l := range looks {
 		s.part(k).look(l.bounds, l.why, s.cycles)
 		ready = ready || l.why == 0
@@ -186,8 +186,12 @@ func (s *groupSync) find(topic string, p int32) *groupPart {
 func (s *groupSync) cycle(ctx context.Context, last map[partKey]groupBounds, source func(context.Context) (context.Context, context.CancelFunc)) (ready bool, err error) {
 	s.cycles++
 	began := s.now()
+	var looks map[partKey]groupLook
+	if last == nil {
+		looks = s.look() // takes locks of others: mu is a leaf
+	}
 	s.mu.Lock()
-	ready = s.take(last)
+	ready = s.take(looks, last)
 	s.mu.Unlock()
 	if !ready {
 		s.restAll()

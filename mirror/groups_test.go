@@ -68,7 +68,12 @@ func newGroupRig(t *testing.T, partitions int32, topics ...string) *groupRig {
 	t.Cleanup(r.s.close)
 	r.s.now = func() time.Time { return r.clock }
 	r.s.source = func() string { return "" }
-	r.s.look = func() map[partKey]groupLook { r.looked += len(r.looks); return r.looks }
+	r.s.look = func() map[partKey]groupLook {
+		r.s.mu.Lock() // a leaf: the real one takes locks of partitions and owners
+		defer r.s.mu.Unlock()
+		r.looked += len(r.looks)
+		return r.looks
+	}
 	r.s.mine = func(partKey, bool) bool { return true }
 	return r
 }

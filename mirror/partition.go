@@ -273,7 +273,7 @@ func (p *Partition) markUnsure(at int64) {
 func (p *Partition) poke() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.rec != nil && (p.command() != nil || p.superseded()) {
+	if p.rec != nil && (p.command() != nil || p.superseded() || p.holdDue()) {
 		p.wake.wake()
 	}
 }

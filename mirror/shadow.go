@@ -346,6 +346,7 @@ func (p *Partition) inspect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer p.kick() // nothing was taken meanwhile
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.suspect == s {
