@@ -79,6 +79,12 @@ func TestE2E3Failback(t *testing.T) {
 	a.shows("0(0) 1(1) 2(2) 3(3)")
 	require.Contains(t, a.said.String(), `msg="records here that the source does not have are cut: lockstep diverged lists and exports them"`)
 	require.Contains(t, a.said.String(), "from=2 end=3")
+	cut := func(s *site) *ledger.Cut {
+		st, _ := s.part().Live.Status()
+		return st.Cut
+	}
+	require.Equal(t, &ledger.Cut{From: 2, End: 3}, cut(a))
+	require.Equal(t, &ledger.Cut{}, cut(b), "nothing was here at the first start")
 	require.Equal(t, b.content(), a.content())
 	a.neverWas(epoch.StateULERecovery)
 	require.Equal(t, epoch.Chain{{Epoch: 0, Start: 0}, {Epoch: 1, Start: 1}, {Epoch: 2, Start: 2}, {Epoch: 3, Start: 3}}, a.part().Log.Chain)
@@ -94,6 +100,7 @@ func TestE2E3Failback(t *testing.T) {
 	b.mirrors(a)
 	b.want(epoch.StateMirroring)
 	b.shows("0(0) 1(1) 2(2) 3(3) 4(4)")
+	require.Equal(t, &ledger.Cut{From: 4, End: 5}, cut(b))
 	b.neverWas(epoch.StateULERecovery)
 	require.Equal(t, a.content(), b.content())
 

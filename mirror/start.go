@@ -361,9 +361,25 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 	if anew {
 		why = "alignment_anew"
 	}
+	cut := ledger.Cut{From: al.Local.VEnd, End: al.Local.VEnd}
+	if step.Live {
+		cut.From = o.VStart
+		if anew {
+			cut.From = al.Local.VStart
+		}
+	}
+	p.mu.Lock()
+	p.stats.cut = &cut // before the write: one whose answer is lost is not made again
+	p.mu.Unlock()
 	p.met.generation(why)
-	p.slog.Info("aligned", "with", al.Cluster, "pair", step.Pair, "held", step.Holder, "v", o.VStart, "p", o.PStart, "gen", o.Gen,
-		"end", al.Local.VEnd, "live", step.Live, "anew", anew, "beside", step.Shadow, "why", step.Why)
+	said := []any{
+		"with", al.Cluster, "pair", step.Pair, "pair_of", step.Holder, "v", o.VStart, "p", o.PStart, "gen", o.Gen,
+		"end", al.Local.VEnd, "live", step.Live, "anew", anew, "beside", step.Shadow,
+	}
+	if step.Why != "" {
+		said = append(said, "why", step.Why)
+	}
+	p.slog.Info("aligned", said...)
 	err = p.put(ctx, func(r *ledger.Record) {
 		setBook(r, b)
 		r.TopicID = dst.id
@@ -379,11 +395,7 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 		return err
 	}
 	if step.Live {
-		from := o.VStart
-		if anew {
-			from = al.Local.VStart
-		}
-		p.slog.Warn("records here that the source does not have are cut: lockstep diverged lists and exports them", "from", from, "end", al.Local.VEnd)
+		p.slog.Warn("records here that the source does not have are cut: lockstep diverged lists and exports them", "from", cut.From, "end", cut.End)
 	}
 	p.mu.Lock()
 	p.unsure, p.mayShow, p.caught = -1, t.position, time.Time{}

@@ -115,7 +115,11 @@ func (t *topology) look(ctx context.Context) error {
 		addr := net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
 		snap.brokers[b.NodeID] = topoBroker{addr: addr}
 		if was, ok := old.brokers[b.NodeID]; !ok || was.addr != addr {
-			t.log.Info("broker", "broker", b.NodeID, "address", addr, "was", was.addr)
+			if ok {
+				t.log.Info("broker moved", "broker", b.NodeID, "address", addr, "was", was.addr)
+			} else {
+				t.log.Info("broker", "broker", b.NodeID, "address", addr)
+			}
 		}
 	}
 	spoken := t.spoken(ctx, snap.brokers)

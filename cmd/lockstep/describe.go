@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-kafka/lockstep/internal/control"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/internal/plural"
 )
 
 func describeCommand() *cobra.Command {
@@ -140,11 +141,14 @@ func notes(p control.Partition) string {
 	if len(p.WaitingFor) > 0 {
 		out = append(out, "waits for instance "+strings.Join(p.WaitingFor, ", "))
 	}
+	if c := p.Cut; c != nil && c.End > c.From {
+		out = append(out, fmt.Sprintf("its start cut %s from %d on (lockstep diverged)", plural.Of(c.End-c.From, "offset"), c.From))
+	}
 	if p.Held != nil {
 		out = append(out, heldNotes(p.Held))
 	}
 	if p.Retries > 0 {
-		out = append(out, fmt.Sprintf("%d retries", p.Retries))
+		out = append(out, fmt.Sprintf("tried again %s", plural.Of(p.Retries, "time")))
 	}
 	if p.Error != "" {
 		out = append(out, p.Error)
@@ -179,7 +183,7 @@ func heldNotes(h *ledger.Held) string {
 		}
 		txns = append(txns, fmt.Sprintf("%s from offset %d", who, t.FirstOffset))
 	}
-	s := fmt.Sprintf("held back for %s at the source's offset %d by an open transaction, %d offsets behind it", time.Since(h.Since).Round(time.Second), h.Offset, h.HighWatermark-h.Offset)
+	s := fmt.Sprintf("held back for %s at the source's offset %d by an open transaction, %s behind it", time.Since(h.Since).Round(time.Second), h.Offset, plural.Of(h.HighWatermark-h.Offset, "offset"))
 	if len(txns) > 0 {
 		s += ": " + strings.Join(txns, ", ")
 	}

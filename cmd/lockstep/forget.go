@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-kafka/lockstep/internal/control"
+	"github.com/lockstep-kafka/lockstep/internal/plural"
 )
 
 func forgetCommand() *cobra.Command {
@@ -32,7 +33,7 @@ An instance that comes back all the same registers again, and reads the ledger b
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), got)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "instance %s is forgotten; %d partitions waited for it\n", got.ID, got.AwaitedCount)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "instance %s is forgotten; %s waited for it\n", got.ID, plural.Of(got.AwaitedCount, "partition"))
 			return err
 		},
 	}

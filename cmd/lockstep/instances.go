@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-kafka/lockstep/internal/control"
+	"github.com/lockstep-kafka/lockstep/internal/plural"
 )
 
 func instancesCommand() *cobra.Command {
@@ -42,12 +43,23 @@ func instancesCommand() *cobra.Command {
 				if more := i.AwaitedCount - len(i.Awaited); more > 0 {
 					awaited += fmt.Sprintf(" and %d more", more)
 				}
-				rows = append(rows, table.Row{i.ID, i.Version, i.Address, lease, num(i.Behind), awaited})
+				rows = append(rows, table.Row{i.ID, i.Version, i.Address, lease, behind(i.Behind), awaited})
 			}
-			return printTable(cmd.OutOrStdout(), table.Row{"instance", "version", "admin address", "lease", "behind", "waited for by"}, rows, 2, 6)
+			return printTable(cmd.OutOrStdout(), table.Row{"instance", "version", "admin address", "lease", "not taken in", "waited for by"}, rows, 2, 6)
 		},
 	}
 	to.flags(cmd)
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// behind is how much of the ledger an instance has not taken in.
+func behind(records int64) string {
+	switch {
+	case records < 0:
+		return "all of it"
+	case records == 0:
+		return "nothing"
+	}
+	return plural.Of(records, "record")
 }

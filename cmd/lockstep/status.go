@@ -84,6 +84,8 @@ func allWell(topics, partitions int) string {
 	switch {
 	case topics > 0:
 		return "The topics above are not mirrored; no partition of the others needs attention."
+	case partitions == 1:
+		return "The partition is where it is wanted."
 	case partitions == 0:
 		return "No partition is mirrored: `lockstep describe` shows the topics that are left out, and `lockstep check` what topics.include matches."
 	}

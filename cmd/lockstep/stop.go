@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-kafka/lockstep/internal/control"
+	"github.com/lockstep-kafka/lockstep/internal/plural"
 )
 
 func stopCommand() *cobra.Command {
@@ -57,16 +58,19 @@ func leftBehind(r *control.Result) string {
 		}
 	}
 	s := fmt.Sprintf("%d partitions are STOPPED: clients may write to them through Lockstep.\n", len(r.Partitions))
+	if len(r.Partitions) == 1 {
+		s = "1 partition is STOPPED: clients may write to it through Lockstep.\n"
+	}
 	switch {
 	case left > 0:
-		s += fmt.Sprintf("At least %d offsets of the source are not here", left)
+		s += fmt.Sprintf("Not here: at least %s of the source", plural.Of(left, "offset"))
 	case unknown < len(r.Partitions):
 		s += "Nothing that the source was known to have is missing here"
 	default:
 		return s + "The source's ends are not known: what it had behind \"mirrored up to\" is not here."
 	}
 	if unknown > 0 {
-		s += fmt.Sprintf("; of %d partitions the source's end is not known, and what it had behind \"mirrored up to\" is not here", unknown)
+		s += fmt.Sprintf("; of %s the source's end is not known, and what it had behind \"mirrored up to\" is not here", plural.Of(unknown, "partition"))
 	}
 	return s + "."
 }

@@ -71,8 +71,8 @@ func TestLeftBehind(t *testing.T) {
 	all, unknown := &ledger.Left{Offset: 7, SourceEnd: 7}, &ledger.Left{Offset: 7, SourceEnd: -1}
 	require.Contains(t, leftBehind(of(all, all)), "Nothing that the source was known to have is missing here.")
 	require.Contains(t, leftBehind(of(unknown, nil)), "The source's ends are not known")
-	require.Contains(t, leftBehind(of(all, unknown)), "missing here; of 1 partitions the source's end is not known")
-	require.Contains(t, leftBehind(of(&ledger.Left{Offset: 7, SourceEnd: 9}, unknown)), "At least 2 offsets of the source are not here; of 1 partitions the source's end is not known")
+	require.Contains(t, leftBehind(of(all, unknown)), "missing here; of 1 partition the source's end is not known")
+	require.Contains(t, leftBehind(of(&ledger.Left{Offset: 7, SourceEnd: 9}, unknown)), "Not here: at least 2 offsets of the source; of 1 partition the source's end is not known")
 }
 
 // The exit codes that docs/cli.md promises; a verb that waits asks on without
@@ -84,7 +84,7 @@ func TestExitCodes(t *testing.T) {
 	for _, want := range []string{"41", "7", "2023-11-14T22:13:20.000Z", "44", "3"} {
 		require.Contains(t, out, want, "what was left behind")
 	}
-	require.Contains(t, out, "1 partitions are STOPPED: clients may write to them through Lockstep.\nAt least 3 offsets of the source are not here.")
+	require.Contains(t, out, "1 partition is STOPPED: clients may write to it through Lockstep.\nNot here: at least 3 offsets of the source.")
 	require.Len(t, *got, 3)
 	require.Equal(t, []bool{false, true, true}, []bool{(*got)[0].Poll, (*got)[1].Poll, (*got)[2].Poll})
 	require.Equal(t, []string{"orders"}, (*got)[0].Topics)
@@ -154,4 +154,36 @@ func TestStatusLastLine(t *testing.T) {
 	require.Equal(t, "All 3 partitions are where they are wanted.", allWell(0, 3))
 	require.Contains(t, allWell(2, 3), "not mirrored")
 	require.Contains(t, allWell(0, 0), "No partition is mirrored")
+}
+
+// What a start cut, and where to find it: also when the instance that answers
+// doesn't know.
+func TestStartSaysWhatWasCut(t *testing.T) {
+	of := func(cuts ...*ledger.Cut) *control.Result {
+		r := &control.Result{Verb: control.Start, Done: true}
+		for i, c := range cuts {
+			r.Partitions = append(r.Partitions, control.Outcome{
+				Partition: control.Partition{Mirror: "dc1", Topic: "t" + string(rune('a'+i)), State: "MIRRORING", Cut: c}, Outcome: control.OutcomeDone,
+			})
+		}
+		return r
+	}
+	none, some := &ledger.Cut{From: 4, End: 4}, &ledger.Cut{From: 40, End: 52}
+	url, _ := answers(t, of(none, some, nil))
+	out, code := runCLI(t, "start", "--all", "--admin", url)
+	require.Zero(t, code, out)
+	require.Regexp(t, `ta .* done +│ - +│ 0 `, out)
+	require.Regexp(t, `tb .* done +│ 40 +│ 12 `, out)
+	require.Regexp(t, `tc .* done +│ - +│ - `, out)
+	require.Contains(t, out, "12 offsets that the source does not have were cut.")
+	require.Contains(t, out, "  lockstep diverged list --topic tb\n`lockstep diverged export`")
+	require.Contains(t, out, "Of 1 partition it is not known")
+	require.NotContains(t, out, "--topic ta")
+
+	require.Equal(t, "Nothing that was shown here was cut.", cutAway(of(none, none)))
+	require.Contains(t, cutAway(of(nil)), "not known to the instance that answers")
+	many := cutAway(of(some, some, some, some, some, some, some))
+	require.Contains(t, many, "84 offsets")
+	require.Contains(t, many, "… and 2 topics more")
+	require.NotContains(t, many, "--topic tf")
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/plural"
 	"github.com/lockstep-kafka/lockstep/internal/verify"
 )
 
@@ -177,7 +178,7 @@ func printVerify(cmd *cobra.Command, r *verify.Report) error {
 			notes = append(notes, p.Error)
 		}
 		if p.Compacted {
-			notes = append(notes, fmt.Sprintf("compacted: compared by last value per key, %d records on one side only", p.OneSided))
+			notes = append(notes, fmt.Sprintf("compacted: compared by last value per key, %s on one side only", plural.Of(p.OneSided, "record")))
 		}
 		if p.DestinationAborted > 0 {
 			notes = append(notes, fmt.Sprintf("%d batches of transactions aborted on the destination", p.DestinationAborted))
@@ -197,6 +198,6 @@ func printVerify(cmd *cobra.Command, r *verify.Report) error {
 		}
 		fmt.Fprintf(out, "\n%s\n", d)
 	}
-	_, err = fmt.Fprintf(out, "%s: %d records of %d partitions compared, %d MiB read, %.1f s\n", r.Outcome, r.Records, len(r.Partitions), r.Bytes>>20, r.Seconds)
+	_, err = fmt.Fprintf(out, "%s: %s of %s compared, %d MiB read, %.1f s\n", r.Outcome, plural.Of(r.Records, "record"), plural.Of(len(r.Partitions), "partition"), r.Bytes>>20, r.Seconds)
 	return err
 }

@@ -50,7 +50,7 @@ mirrors: [{name: dc1, source: {bootstrap: [%q]}, topics: {include: [".*"]}}]
 
 	out, code := runCLI(t, append(args, "--topic", "same")...)
 	require.Zero(t, code, out)
-	require.Contains(t, out, "equal: 2 records of 1 partitions compared")
+	require.Contains(t, out, "equal: 2 records of 1 partition compared")
 
 	out, code = runCLI(t, args...)
 	require.Equal(t, 1, code, out)

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-kafka/lockstep/internal/config"
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/internal/plural"
 )
 
 // withRecords says what will become of topics on the destination that hold
@@ -66,7 +67,7 @@ func (k *checker) withRecords(ctx context.Context, m *config.Mirror, src, dst *s
 		k.add(OK, m.Name, "destination topics", what, shared)
 		return
 	}
-	k.add(Warn, m.Name, "destination topics", what+"; %d offsets that only this side has are cut then (lockstep diverged lists and exports them)", shared, cut)
+	k.add(Warn, m.Name, "destination topics", what+"; cut then: %s that only this side has (lockstep diverged lists and exports them)", shared, plural.Of(cut, "offset"))
 }
 
 // sharedUpTo is up to which offset the source's ledger says that its partition

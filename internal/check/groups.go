@@ -57,7 +57,7 @@ func (k *checker) groups(ctx context.Context, m *config.Mirror, src, dst *side) 
 			return kerr.ErrorForCode(resp.ErrorCode)
 		})
 	}
-	k.add(OK, m.Name, "groups", "%d consumer groups of the source match (groups that the user may not describe are not among them)", all)
+	k.add(OK, m.Name, "groups", "consumer groups of the source that match: %d (those that the user may not describe are not among them)", all)
 }
 
 func (k *checker) deniedGroups(m *config.Mirror, names []string, right, where string, try func(name string) error) {

@@ -44,7 +44,7 @@ func TestFailback(t *testing.T) {
 	asLockstep(t, src)
 	fs := Run(t.Context(), parse(t, src, dst, "19100-19149"))
 	require.False(t, Failed(fs), "%v", fs)
-	find(t, fs, Warn, "dc1", "destination topics", "[orders] were mirrored by the source from here: they are taken over when the mirror starts, with what both sides share; 2 offsets that only this side has are cut then")
+	find(t, fs, Warn, "dc1", "destination topics", "[orders] were mirrored by the source from here: they are taken over when the mirror starts, with what both sides share; cut then: 2 offsets that only this side has")
 
 	rec.TopicID[0]++ // what the ledger speaks of is not the topic of today
 	rec.StateEpoch++

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/internal/plural"
 	"github.com/lockstep-kafka/lockstep/mirror"
 )
 
@@ -52,7 +53,7 @@ func (k *checker) topics(ctx context.Context, m *config.Mirror, src, dst *side) 
 		return
 	}
 	if bad == 0 {
-		k.add(OK, m.Name, "topics", "%d topics with %d partitions can be read", len(names), partitions)
+		k.add(OK, m.Name, "topics", "%s with %s can be read", plural.Of(len(names), "topic"), plural.Of(partitions, "partition"))
 	}
 	largest := k.sourceConfigs(ctx, m, src, names)
 	if dst != nil {

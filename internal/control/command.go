@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
+	"github.com/lockstep-kafka/lockstep/internal/plural"
 )
 
 // Verb is what an operator asks for.
@@ -326,7 +327,7 @@ func (s *Service) delete(ctx context.Context, r Request) (*Result, error) {
 		}
 	}
 	if len(bad) > 0 {
-		return nil, &Error{Kind: Refused, Text: fmt.Sprintf("mirror %s has %d partitions that are not STOPPED", r.Mirror, len(bad)), Remedy: "`lockstep stop --mirror " + r.Mirror + " --all` first", Partitions: bad}
+		return nil, &Error{Kind: Refused, Text: fmt.Sprintf("mirror %s has %s not STOPPED", r.Mirror, plural.Of(len(bad), "partition")), Remedy: "`lockstep stop --mirror " + r.Mirror + " --all` first", Partitions: bad}
 	}
 	if old := s.o.View.MirrorSettings(r.Mirror); !r.Poll && (old == nil || !old.Deleted) {
 		if err := s.change(ctx, r.Mirror, r.By, func(m *ledger.MirrorSettings) { m.Deleted = true }); err != nil {

@@ -48,6 +48,7 @@ type Partition struct {
 	Instance string       `json:"instance,omitempty"` // the one that mirrors it, if that is the one that answers
 	Left     *ledger.Left `json:"left,omitempty"`     // what the newest stop left behind
 	Held     *ledger.Held `json:"held,omitempty"`     // a transaction open on the source holds it back
+	Cut      *ledger.Cut  `json:"cut,omitempty"`      // by the start that it is MIRRORING since, if the instance that answers made it
 }
 
 // stateUnselected is under which a mirror's unselected partitions are counted.
@@ -178,7 +179,7 @@ func (s *Service) one(p *ledger.Partition, instances []*ledger.Instance) Partiti
 	if ok && d.State != epoch.StateStopped {
 		d.SourceOffset, d.SourceEpoch = st.SourceEnd, st.SourceEpoch
 		if d.State == epoch.StateMirroring {
-			d.Held = st.Held
+			d.Held, d.Cut = st.Held, st.Cut
 		}
 		if d.Error == "" {
 			d.Error = st.Error
