@@ -90,6 +90,7 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 			if err := a.onlyOne(c.Admin.Address); err != nil {
 				return err
 			}
+			warnNameless(a.log, c, func(mirror string) bool { return a.uncleanElections(mirror, "") })
 			return a.registrar.Run(life)
 		}
 		return nil
@@ -379,6 +380,19 @@ func (a *app) partitionCount(ctx context.Context, topic string) (int32, error) {
 		return 0, nil
 	}
 	return int32(len(t.Partitions)), t.Err
+}
+
+// warnNameless says what a name that no restart keeps costs: after a kill this
+// instance is another one, and the one before is waited for.
+func warnNameless(log *slog.Logger, c *config.Config, unclean func(mirror string) bool) {
+	if c.Instance.ID != "" {
+		return
+	}
+	for i := range c.Mirrors {
+		if m := c.Mirrors[i].Name; unclean(m) {
+			log.Warn("instance.id is not set, and unclean elections are supported: once this process was killed, starts and recoveries wait for it under its old name until `lockstep forget`; set instance.id to a name that outlives a restart", "mirror", m)
+		}
+	}
 }
 
 // instanceID is the configured id, or a name that no other process has.

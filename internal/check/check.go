@@ -66,6 +66,9 @@ func Run(ctx context.Context, c *config.Config) []Finding {
 		}
 	}
 	for i := range c.Mirrors {
+		if m := &c.Mirrors[i]; c.Instance.ID == "" && m.UncleanLeaderElection {
+			k.add(Warn, m.Name, "instance.id", "it is not set, and unclean_leader_election is on: once an instance was killed, starts and recoveries wait for it under its old name until `lockstep forget`: set it to a name that outlives a restart")
+		}
 		k.mirror(ctx, &c.Mirrors[i], dst)
 	}
 	if len(c.Mirrors) == 0 {

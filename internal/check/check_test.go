@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -146,4 +147,19 @@ func TestWrongPassword(t *testing.T) {
 	find(t, Run(t.Context(), c), Fail, "dc1", "reach", "are the credentials right")
 	t.Setenv("LOCKSTEP_TEST_PW", "right")
 	find(t, Run(t.Context(), c), OK, "dc1", "reach", "cluster id S")
+}
+
+// An instance without a name of its own is told of where somebody will wait for it.
+func TestNamelessInstance(t *testing.T) {
+	src, dst := cluster(t, "S"), cluster(t, "D")
+	create(t, src, "orders", 1)
+	c := parse(t, src, dst, "19100-19149")
+	warned := func() bool {
+		return slices.ContainsFunc(Run(t.Context(), c), func(f Finding) bool { return f.What == "instance.id" && f.Level == Warn })
+	}
+	require.False(t, warned())
+	c.Mirrors[0].UncleanLeaderElection = true
+	require.True(t, warned())
+	c.Instance.ID = "host-1"
+	require.False(t, warned())
 }
