@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -42,7 +43,14 @@ func describeGroups(cmd *cobra.Command, c *admin.Client, q url.Values, g groupFl
 	if asJSON {
 		return printJSON(cmd.OutOrStdout(), got)
 	}
-	if len(got.Groups) == 0 {
+	away, err := sourcesAway(cmd, c, q.Get("mirror"))
+	switch {
+	case err != nil:
+		return err
+	case len(got.Groups) == 0 && away != "":
+		_, err := fmt.Fprint(cmd.OutOrStdout(), away)
+		return err
+	case len(got.Groups) == 0:
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), "No offsets of groups are known here: none are committed on the source for the partitions that this instance mirrors, or the\nsource has not answered since it mirrors them (the log says so). What is committed on the destination stays.")
 		return err
 	}
@@ -53,9 +61,31 @@ func describeGroups(cmd *cobra.Command, c *admin.Client, q url.Values, g groupFl
 			r.Mirror, r.Group, r.Topic, num(r.Partition), num(r.SourceOffset), num(r.DestinationOffset), num(r.Epoch), num(r.Lag), r.State, age(r.AgeSeconds), r.Error,
 		})
 	}
-	return printTable(cmd.OutOrStdout(), table.Row{
+	err = printTable(cmd.OutOrStdout(), table.Row{
 		"mirror", "group", "topic", "partition", "source offset", "destination offset", "epoch", "lag", "state", "age", "notes",
 	}, rows, 11)
+	if err == nil {
+		_, err = fmt.Fprint(cmd.OutOrStdout(), away)
+	}
+	return err
+}
+
+// sourcesAway says what is missing in a list of groups while sources don't
+// answer: an instance that began to mirror meanwhile knows none.
+func sourcesAway(cmd *cobra.Command, c *admin.Client, mirror string) (string, error) {
+	var got struct {
+		Mirrors []control.MirrorStatus `json:"mirrors"`
+	}
+	if err := c.Get(cmd.Context(), "/v1/mirrors", nil, &got); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for i := range got.Mirrors {
+		if m := &got.Mirrors[i]; m.SourceAway != nil && (mirror == "" || mirror == m.Name) {
+			fmt.Fprintf(&b, "The source of mirror %s is away since %s. Groups that it was not asked for since this instance mirrors their partitions\nare not listed. What was synced before is committed on the destination, and consumers there find it:\n  kafka-consumer-groups.sh --bootstrap-server LOCKSTEP --describe --all-groups\n", m.Name, utc(*m.SourceAway))
+		}
+	}
+	return b.String(), nil
 }
 
 // age is a time in seconds, - for never.

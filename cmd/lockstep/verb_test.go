@@ -187,3 +187,31 @@ func TestStartSaysWhatWasCut(t *testing.T) {
 	require.Contains(t, many, "… and 2 topics more")
 	require.NotContains(t, many, "--topic tf")
 }
+
+// After a take-over while the source is away an instance knows no groups: that
+// is said, and where their offsets are, instead of that there are none.
+func TestDescribeGroupsWhileTheSourceIsAway(t *testing.T) {
+	since := time.Unix(1_700_000_000, 0).UTC()
+	var groups []control.Group
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/groups":
+			_ = json.NewEncoder(w).Encode(map[string]any{"groups": groups})
+		case "/v1/mirrors":
+			_ = json.NewEncoder(w).Encode(map[string]any{"mirrors": []control.MirrorStatus{{Name: "dc1", SourceAway: &since}, {Name: "dc2"}}})
+		}
+	}))
+	t.Cleanup(srv.Close)
+	const away = "The source of mirror dc1 is away since 2023-11-14T22:13:20Z."
+	out, code := runCLI(t, "describe", "--groups", "--admin", srv.URL)
+	require.Zero(t, code, out)
+	require.Contains(t, out, away)
+	require.Contains(t, out, "kafka-consumer-groups.sh")
+	require.NotContains(t, out, "No offsets")
+	out, _ = runCLI(t, "describe", "--groups", "--mirror", "dc2", "--admin", srv.URL)
+	require.Contains(t, out, "No offsets of groups are known here")
+	groups = []control.Group{{Mirror: "dc1", Group: "g", Topic: "t", State: "synced"}}
+	out, _ = runCLI(t, "describe", "--groups", "--admin", srv.URL)
+	require.Contains(t, out, "synced")
+	require.Contains(t, out, away)
+}
