@@ -80,6 +80,16 @@ func (p *connPool) get(ctx context.Context, addr string) (*kconn.Conn, error) {
 	return c, err
 }
 
+// warm sees to it that a connection to addr lies ready.
+func (p *connPool) warm(ctx context.Context, addr string) {
+	if done, err := p.turn(ctx, addr); err == nil {
+		defer done()
+		if c, err := p.get(ctx, addr); err == nil { // else whoever wants one finds out
+			p.put(c)
+		}
+	}
+}
+
 func (p *connPool) put(c *kconn.Conn) {
 	if c == nil || c.Closed() {
 		return

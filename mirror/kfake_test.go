@@ -86,3 +86,13 @@ func TestKfakePlumbing(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 }
+
+// cluster is metadata with an error for a topic that the cluster can't answer for
+// now.
+func cluster(ctx context.Context, cl *kgo.Client, topics []string) (*Cluster, error) {
+	c, err := metadata(ctx, cl, topics)
+	if err == nil {
+		err = c.firstUnsure()
+	}
+	return c, err
+}

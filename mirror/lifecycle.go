@@ -281,6 +281,8 @@ func (p *Partition) waitFor(ctx context.Context, ids []string, d time.Duration) 
 		p.waitTold = true
 	}
 	p.waiting = ids
+	// As long again as was waited, so that a moment's wait is not made longer.
+	d = min(d, max(now.Sub(p.waitsSince), leastWait))
 	p.mu.Unlock()
 	if len(ids) > 0 {
 		p.rest(ctx, d)
@@ -297,7 +299,10 @@ func (p *Partition) instances() []string {
 	return p.eng.Store.Waiting(s, p.eng.Unclean(p.topic))
 }
 
-const awaitPause = 50 * time.Millisecond
+const (
+	awaitPause = 50 * time.Millisecond
+	leastWait  = 5 * time.Millisecond
+)
 
 // await ends ULE_RECOVERY when every instance has taken in the new generation
 // (DESIGN §7.5).

@@ -78,12 +78,16 @@ type Manager struct {
 	keeper  *Engine                // partitions of mirrors that are not configured any more
 	cluster atomic.Pointer[string] // id of the destination's
 	learned chan struct{}          // closed when cluster is known
+	life    context.Context        // of engines and of what looks at sources
+	end     context.CancelFunc
+	ahead   sync.Once // LookAhead
 	wg      sync.WaitGroup
 }
 
 // New connects nothing yet.
 func New(o Options) (*Manager, error) {
 	m := &Manager{opts: o, log: o.Logger, learned: make(chan struct{}), owned: newOwned(o.View, o.Writer), metrics: newManagerMetrics(o.Registerer), groups: newGroupsMetrics(o.Registerer)}
+	m.life, m.end = context.WithCancel(context.Background())
 	var err error
 	if m.client, err = kgo.NewClient(o.Destination.Client...); err != nil {
 		return nil, fmt.Errorf("client for the destination: %w", err)
@@ -96,7 +100,7 @@ func New(o Options) (*Manager, error) {
 		Client: o.Destination.Client, Logger: o.Logger, SessionTimeout: o.SessionTimeout, InstanceID: o.InstanceID,
 		Release: m.release,
 	}); err != nil {
-		m.client.Close()
+		m.Close()
 		return nil, err
 	}
 	m.owned.healthy = m.owner.Healthy
@@ -150,7 +154,7 @@ func (m *Manager) newSource(o MirrorOptions, memory *Memory, metrics *Metrics) (
 		rf = int16(o.ReplicationFactor)
 	}
 	s := &source{
-		o: o, m: m, log: m.log.With("mirror", o.Name), client: client, wake: make(wakeChan, 1), resync: make(wakeChan, 1), led: sourceLedger{turn: make(chan struct{}, 1)},
+		o: o, m: m, log: m.log.With("mirror", o.Name), client: client, wake: make(wakeChan, 1), resync: make(wakeChan, 1), gained: make(wakeChan, 1), ahead: make(chan lookResult, 1), led: sourceLedger{turn: make(chan struct{}, 1)},
 		admin:  &topicAdmin{src: kadm.NewClient(client), dst: m.admin, from: client, to: m.client, filter: o.Filter, rf: rf, rules: configRules{filter: o.Configs, minLag: o.MinCompactionLag}},
 		topics: map[string]*topicSync{},
 	}
@@ -202,11 +206,26 @@ func (m *Manager) newEngine(s *source, o MirrorOptions, memory *Memory, metrics 
 // takes over.
 func (m *Manager) Stay() { m.owner.Stay() }
 
+// LookAhead begins to ask the sources for what they have, so that it is there
+// when the ledger has been read: a source may be far away. Nothing is written.
+// Run or Close must follow.
+func (m *Manager) LookAhead() {
+	m.ahead.Do(func() {
+		for _, s := range m.sources {
+			s.setLife(m.life)
+			m.wg.Go(func() { s.ahead <- s.looks(m.life) })
+		}
+	})
+}
+
 // Close gives back what New took, when Run is not called.
 func (m *Manager) Close() {
+	m.end()
+	m.wg.Wait()
 	m.client.Close()
 	for _, s := range m.sources {
 		s.client.Close()
+		s.engine.src.close()
 		if s.groups != nil {
 			s.groups.close()
 		}
@@ -217,18 +236,14 @@ func (m *Manager) Close() {
 // last checkpoints written, the group left.
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.Close()
+	m.LookAhead()
 	if err := m.opts.View.WaitReady(ctx); err != nil {
 		return err
 	}
 	// The engines must outlive ctx until their partitions are released.
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	engines, life := errgroup.WithContext(life)
+	engines, life := errgroup.WithContext(m.life)
 	for _, e := range m.engines() {
 		engines.Go(func() error { return e.Run(life) })
-	}
-	for _, s := range m.sources {
-		s.setLife(life)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -267,7 +282,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		wg.Go(func() { m.stopAll(context.WithoutCancel(ctx), e, all) })
 	}
 	wg.Wait()
-	end()
+	m.end()
 	m.wg.Wait()
 	if e := engines.Wait(); err == nil && e != nil {
 		err = e
@@ -306,7 +321,7 @@ func (m *Manager) follow(ctx context.Context) error {
 			m.metrics.owned(len(m.owned.list()))
 			for _, s := range m.sources {
 				s.wake.wake()
-				s.resync.wake()
+				s.gained.wake()
 			}
 		case news && soon == nil:
 			soon = time.After(takenTogether)

@@ -129,27 +129,24 @@ const answerWait = 10 * time.Second
 // brokers asks a cluster for its brokers and its id. One that takes connections
 // and never answers is called by its name, soon.
 func brokers(ctx context.Context, cl *kgo.Client) (kadm.Metadata, error) {
+	var m kadm.Metadata
+	err := answered(ctx, cl, func(ctx context.Context) (err error) {
+		m, err = kadm.NewClient(cl).BrokerMetadata(ctx)
+		return err
+	})
+	return m, kconn.OfClient(cl, err)
+}
+
+// answered asks a first, small question.
+func answered(ctx context.Context, cl *kgo.Client, ask func(context.Context) error) error {
 	tctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
-	m, err := kadm.NewClient(cl).BrokerMetadata(tctx)
+	err := ask(tctx)
 	if err != nil && ctx.Err() == nil && tctx.Err() != nil {
 		seeds, _ := cl.OptValue(kgo.SeedBrokers).([]string)
 		err = fmt.Errorf("%w: no answer from %s within %v: %w", kconn.ErrTimeout, strings.Join(seeds, ", "), answerWait, err)
 	}
-	return m, kconn.OfClient(cl, err)
-}
-
-// cluster is metadata for those who need all of it: a topic that the cluster
-// can't answer for now makes an error.
-func cluster(ctx context.Context, cl *kgo.Client, topics []string) (*Cluster, error) {
-	c, err := metadata(ctx, cl, topics)
-	if err == nil {
-		err = c.firstUnsure()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return err
 }
 
 func (c *Cluster) firstUnsure() error {
@@ -169,6 +166,10 @@ func metadata(ctx context.Context, cl *kgo.Client, topics []string) (*Cluster, e
 	if err != nil {
 		return nil, fmt.Errorf("metadata: %w", err)
 	}
+	return clusterOf(m), nil
+}
+
+func clusterOf(m *kmsg.MetadataResponse) *Cluster {
 	c := &Cluster{Brokers: map[int32]string{}, Topics: map[string]*TopicMeta{}, Unsure: map[string]error{}}
 	for _, b := range m.Brokers {
 		c.Brokers[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
@@ -183,7 +184,7 @@ func metadata(ctx context.Context, cl *kgo.Client, topics []string) (*Cluster, e
 			c.Topics[*t.Topic] = topicMeta(t)
 		}
 	}
-	return c, nil
+	return c
 }
 
 // askMetadata asks for the metadata of topics, nil: of all that may be

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -231,6 +233,13 @@ func TestM20PausedInstanceComesBack(t *testing.T) {
 // past its proxy. Topics that it mirrors are refused before anything is made of
 // them, its others are mirrored.
 func TestH18SourceWithLedger(t *testing.T) {
+	t.Run("there before", func(t *testing.T) { testSourceWithLedger(t, false) })
+	// The question for a ledger may be answered before there is one, and that for
+	// the topics after.
+	t.Run("made while the source is asked", func(t *testing.T) { testSourceWithLedger(t, true) })
+}
+
+func testSourceWithLedger(t *testing.T, made bool) {
 	src, dst := fakeCluster(t, kfake.SeedTopics(1, "t", "own")), fakeCluster(t)
 	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, dst)), 0))
 	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, src)), 0))
@@ -243,6 +252,24 @@ func TestH18SourceWithLedger(t *testing.T) {
 	for _, topic := range []string{"t", "own"} {
 		require.NoError(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr())
 	}
+	if made {
+		var once atomic.Bool
+		src.ControlKey(int16(kmsg.Metadata), func(q kmsg.Request) (kmsg.Response, error, bool) {
+			src.KeepControl()
+			if !namesLedger(q) || once.Swap(true) {
+				return nil, nil, false
+			}
+			resp := q.ResponseKind().(*kmsg.MetadataResponse)
+			resp.SetVersion(q.GetVersion())
+			addr := netip.MustParseAddrPort(src.ListenAddrs()[0])
+			b := kmsg.NewMetadataResponseBroker()
+			b.NodeID, b.Host, b.Port = 0, addr.Addr().String(), int32(addr.Port())
+			rt := kmsg.NewMetadataResponseTopic()
+			rt.Topic, rt.ErrorCode = kmsg.StringPtr(ledger.Topic), kerr.UnknownTopicOrPartition.Code
+			resp.Brokers, resp.Topics = append(resp.Brokers, b), append(resp.Topics, rt)
+			return resp, nil, true
+		})
+	}
 	x := startManaged(t, src, dst, "t", "own")
 	s := x.m.sources[0]
 	topicErr := func(topic string) error {
@@ -253,7 +280,7 @@ func TestH18SourceWithLedger(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, "refused", func() bool { return topicErr("t") != nil })
+	eventually(t, "refused", func() bool { err := topicErr("t"); return err != nil && !errors.Is(err, errPending) })
 	eventually(t, "the other one mirrored", func() bool {
 		e := x.view.Partition("own", 0)
 		return e != nil && e.Live.Tail().VEnd == 1

@@ -65,6 +65,7 @@ type Partition struct {
 	stepping ledger.State
 
 	al      *epoch.Alignment // LOG_ALIGNMENT in progress
+	early   *sourceStart     // asked for in its step before this one; nil: not
 	st      *epoch.Stop      // STOPPING in progress
 	pending *resumption      // where to go on when the instances have the new generation
 	waiting []string         // ids or things waited for, for status

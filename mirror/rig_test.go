@@ -104,6 +104,8 @@ type rig struct {
 	fenced   chan string
 	maxFrame int32 // of the source's answers
 	memory   int64
+	// sourceLedger is EngineOptions.SourceLedger; nil: the source has none.
+	sourceLedger func(ctx context.Context, topic string, partition int32) epoch.SourceRecord
 
 	eng  *Engine
 	stop func()
@@ -148,8 +150,9 @@ func (r *rig) start() {
 		Mirror: "m",
 		Source: (&kconn.Dialer{RequestTimeout: 5 * time.Second, MaxFrame: r.maxFrame}).Init(), Dest: (&kconn.Dialer{RequestTimeout: 5 * time.Second}).Init(),
 		Store: r.store, Memory: memory, Metrics: r.met, Tuning: r.tuning,
-		Logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Fenced: func(topic string, _ int32) { r.fenced <- topic },
+		Logger:       slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Fenced:       func(topic string, _ int32) { r.fenced <- topic },
+		SourceLedger: r.sourceLedger,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

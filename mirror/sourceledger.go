@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
@@ -25,6 +28,8 @@ type sourceLedger struct {
 	mu      sync.Mutex // never over a look
 	looked  time.Time  // when the newest look began
 	proxied bool       // the source's endpoint is a Lockstep
+	there   bool       // there is a ledger without one in front
+	addrs   []string   // brokers that the source lists
 	bare    map[string]bool
 	err     error
 	view    *ledger.View
@@ -103,13 +108,17 @@ func (s *source) sourceView(ctx context.Context, since time.Time) (view *ledger.
 	if !fresh {
 		began := time.Now()
 		lctx, cancel := context.WithTimeout(ctx, lookWait)
-		proxied, bare, err := s.endpoint(lctx)
+		e, err := s.endpoint(lctx, l.addresses())
 		cancel()
 		if ctx.Err() != nil { // says nothing to the others
 			return nil, nil, context.Cause(ctx)
 		}
 		l.mu.Lock()
-		l.looked, l.proxied, l.bare, l.err = began, proxied, bare, err
+		l.looked, l.proxied, l.bare, l.err = began, e.proxied, e.bare, err
+		l.there = e.there || err != nil && l.there
+		if e.addrs != nil {
+			l.addrs = e.addrs
+		}
 		l.mu.Unlock()
 	}
 	l.mu.Lock()
@@ -154,46 +163,76 @@ func (s *source) findLoops() {
 	}
 }
 
-// endpoint tells whether the source is reached through a Lockstep, and if not
-// which of its topics are mirrors all the same (hazard H18): physical offsets
-// there are not the topic's own.
-func (s *source) endpoint(ctx context.Context) (proxied bool, bare map[string]bool, err error) {
-	addr, err := s.anyBroker(ctx)
-	if err != nil {
-		return false, nil, err
-	}
-	conn, err := s.o.Source.Dialer.Dial(ctx, addr)
-	if err != nil {
-		return false, nil, fmt.Errorf("reach the source: %w", err)
-	}
-	proxied = conn.IsLockstep()
-	_ = conn.Close()
-	if proxied {
-		return true, map[string]bool{}, nil
-	}
-	ts, err := s.admin.src.ListTopics(ctx, ledger.Topic)
-	if t := ts[ledger.Topic]; err == nil {
-		err = t.Err
-	}
-	switch {
-	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		return false, map[string]bool{}, nil
-	case err != nil: // unreadable is not absent (hazard M5)
-		return false, nil, fmt.Errorf("look for a ledger on the source (needs Describe and Read on topic %s there, to tell mirrors from topics): %w", ledger.Topic, err)
-	}
-	bare, err = ledgerTopics(ctx, s.o.Source.Client, s.log)
-	return false, bare, err
+// known tells whether the newest look found a ledger that is no Lockstep's in
+// front.
+func (l *sourceLedger) known() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.there
 }
 
-func (s *source) anyBroker(ctx context.Context) (string, error) {
-	c, err := cluster(ctx, s.client, []string{ledger.Topic})
+func (l *sourceLedger) addresses() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.addrs
+}
+
+// endpoint is what a source is reached through.
+type endpoint struct {
+	addrs   []string // its brokers
+	proxied bool     // they are a Lockstep's
+	there   bool     // else: there is a ledger all the same
+	bare    map[string]bool
+}
+
+// endpoint tells whether the source is reached through a Lockstep, and if not
+// which of its topics are mirrors all the same (hazard H18): physical offsets
+// there are not the topic's own. One of the addresses listed before is dialled
+// while the source is asked.
+func (s *source) endpoint(ctx context.Context, before []string) (e endpoint, err error) {
+	var addr string
+	var conn *kconn.Conn
+	var dialling sync.WaitGroup
+	if len(before) > 0 {
+		addr = before[rand.IntN(len(before))]
+		dialling.Go(func() { conn, _ = s.o.Source.Dialer.Dial(ctx, addr) })
+	}
+	var c *Cluster
+	err = answered(ctx, s.client, func(ctx context.Context) (err error) {
+		c, err = metadata(ctx, s.client, []string{ledger.Topic})
+		return err
+	})
+	dialling.Wait()
+	if err == nil && len(c.Brokers) == 0 {
+		err = errors.New("it lists no broker")
+	}
+	if err == nil {
+		e.addrs = slices.Collect(maps.Values(c.Brokers))
+		if conn == nil || !slices.Contains(e.addrs, addr) {
+			if conn != nil {
+				_ = conn.Close()
+			}
+			conn, err = s.o.Source.Dialer.Dial(ctx, e.addrs[0])
+		}
+	}
+	if conn != nil {
+		e.proxied = conn.IsLockstep()
+		_ = conn.Close()
+	}
 	if err != nil {
-		return "", err
+		return endpoint{addrs: e.addrs}, fmt.Errorf("reach the source: %w", err)
 	}
-	for _, addr := range c.Brokers {
-		return addr, nil
+	e.bare = map[string]bool{}
+	err = c.Unsure[ledger.Topic]
+	switch {
+	case err != nil: // unreadable is not absent (hazard M5)
+		return e, fmt.Errorf("look for a ledger on the source (needs Describe and Read on topic %s there, to tell mirrors from topics): %w", ledger.Topic, err)
+	case e.proxied || c.Topics[ledger.Topic] == nil:
+		return e, nil
 	}
-	return "", errors.New("the source lists no broker")
+	e.there = true
+	e.bare, err = ledgerTopics(ctx, s.o.Source.Client, s.log)
+	return e, err
 }
 
 // ledgerTopics reads a ledger once, to its end.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
@@ -23,7 +24,8 @@ func (p *Partition) align(ctx context.Context) error {
 	if p.al == nil {
 		p.al = &epoch.Alignment{Compacted: p.compacted, Away: -1, AwaySource: -1, KeepTombs: p.keepTombs.Milliseconds()}
 	}
-	al := p.al
+	al, early := p.al, p.early
+	p.early = nil // only the step that follows may use it
 	p.mu.Unlock()
 	if err := p.reachable(rec, dst); err != nil {
 		return err
@@ -45,8 +47,7 @@ func (p *Partition) align(ctx context.Context) error {
 		al.Local = nil
 		return p.repair(ctx, rec, dst, step.Repair)
 	case epoch.AlignReadPair:
-		r := p.eng.SourceLedger(ctx, p.topic, p.partition)
-		al.Record = &r
+		p.askAhead(ctx, al, src)
 		p.away(al, rec)
 		return ctx.Err()
 	case epoch.AlignRound:
@@ -56,7 +57,7 @@ func (p *Partition) align(ctx context.Context) error {
 		p.waitFor(ctx, []string{step.Why}, 10*awaitPause)
 		return nil
 	case epoch.AlignCut:
-		return p.alignCut(ctx, al, step, src, dst)
+		return p.alignCut(ctx, al, step, src, dst, early)
 	case epoch.AlignEndTxns:
 		p.waitFor(ctx, []string{"open transactions in the destination's log"}, awaitPause)
 		al.Local = nil
@@ -73,6 +74,42 @@ func (p *Partition) align(ctx context.Context) error {
 		return p.alignFailed(al, step)
 	}
 	return fail(reasonLedger, "LOG_ALIGNMENT can't go on: step %d, %s", step.Do, step.Why)
+}
+
+// sourceStart is where the source's log starts, as its leader said.
+type sourceStart struct {
+	from leader
+	at   int64
+	err  error
+}
+
+var errNotAsked = errors.New("the source's leader was not asked")
+
+// of is the start as src has it.
+func (s *sourceStart) of(src leader) (int64, error) {
+	if s == nil || s.from != src {
+		return 0, errNotAsked
+	}
+	return s.at, s.err
+}
+
+// askAhead reads what the source's ledger has of the partition, and asks the
+// source's leader beside for the start of its log, which the cut wants that most
+// often comes next.
+func (p *Partition) askAhead(ctx context.Context, al *epoch.Alignment, src leader) {
+	early := &sourceStart{from: src, err: errNotAsked}
+	var asking sync.WaitGroup
+	if src.broker >= 0 {
+		asking.Go(func() {
+			early.at, early.err = p.eng.ends.src.look(ctx, src.addr, partKey{p.topic, p.partition}, src.epoch, tsEarliest)
+		})
+	}
+	r := p.eng.SourceLedger(ctx, p.topic, p.partition)
+	asking.Wait()
+	al.Record = &r
+	p.mu.Lock()
+	p.early = early
+	p.mu.Unlock()
 }
 
 // away finds out how long this log has not been compared with the source's end
@@ -303,12 +340,15 @@ func (p *Partition) bisect(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst
 
 // alignCut is phase one's cut, one ledger write. The state stays LOG_ALIGNMENT
 // until the instances have taken it in, if there was anything to cut.
-func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoch.AlignStep, src, dst leader) error {
+func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoch.AlignStep, src, dst leader, early *sourceStart) error {
 	if src.broker < 0 {
 		return errors.New("the source partition has no leader")
 	}
 	k := partKey{p.topic, p.partition}
-	start, err := p.eng.ends.src.look(ctx, src.addr, k, src.epoch, tsEarliest)
+	start, err := early.of(src)
+	if err != nil {
+		start, err = p.eng.ends.src.look(ctx, src.addr, k, src.epoch, tsEarliest)
+	}
 	if err != nil {
 		return err
 	}

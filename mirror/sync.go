@@ -29,6 +29,8 @@ type source struct {
 	poll   *poller
 	wake   wakeChan        // reconcile soon
 	resync wakeChan        // look at the topics soon
+	gained wakeChan        // ledger partitions may have become ours
+	ahead  chan lookResult // a look from before the ledger was read
 	life   context.Context // of Manager.Run; nil before
 	led    sourceLedger
 	reach  reach
@@ -84,11 +86,24 @@ func (s *source) syncs(ctx context.Context) error {
 	tick := time.NewTicker(s.o.Refresh)
 	defer tick.Stop()
 	retry := s.o.RetryMin
+	var last lookResult // what serves the next sync too
+	select {
+	case last = <-s.ahead:
+	case <-ctx.Done():
+		return nil
+	}
 	for ctx.Err() == nil {
-		err := s.sync(ctx)
+		if last.err == nil && (last.sourceLook == nil || time.Since(last.began) > lookGood) {
+			last = s.looks(ctx)
+		}
+		err := last.err
+		if err == nil {
+			err = s.sync(ctx, last.sourceLook)
+		}
 		s.setErr(err)
 		s.wake.wake()
 		var again <-chan time.Time
+		pending := false
 		switch {
 		case err != nil && ctx.Err() == nil:
 			s.m.metrics.syncFailed(s.o.Name)
@@ -102,19 +117,29 @@ func (s *source) syncs(ctx context.Context) error {
 		default:
 			s.reached(nil)
 			retry = s.o.RetryMin
-			if s.pending() {
+			if pending = s.pending(); pending {
 				again = time.After(pendingPause)
 			}
 		}
+		gained := false
 		select {
 		case <-tick.C:
 		case <-again:
+			gained = true
+		case <-s.gained:
+			gained = true
 		case <-s.resync:
 		case <-ctx.Done():
+		}
+		if !pending || !gained {
+			last = lookResult{}
 		}
 	}
 	return nil
 }
+
+// syncLimit is how long a look at the source may take, and what comes of it.
+const syncLimit = 2 * time.Minute
 
 // pendingPause is how soon a topic that waits for other instances' records is
 // looked at again.
@@ -132,47 +157,32 @@ func (s *source) pending() bool {
 	return false
 }
 
-// sync looks at the source's topics and makes the destination's fit. A topic
-// that can't be mirrored is remembered with its reason; the others go on.
-func (s *source) sync(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+// sync makes the destination's topics fit what the source was found to have. A
+// topic that can't be mirrored is remembered with its reason; the others go on.
+func (s *source) sync(ctx context.Context, l *sourceLook) error {
+	ctx, cancel := context.WithTimeout(ctx, syncLimit)
 	defer cancel()
-	began := time.Now()
-	meta, err := brokers(ctx, s.client)
-	if err != nil {
-		return fmt.Errorf("reach the source: %w", err)
-	}
-	found, left, err := s.admin.sourceTopics(ctx)
-	if err != nil {
-		return err
-	}
+	found, left := l.found, l.left
 	if s.deleted() {
 		clear(found)
 		clear(left)
 	}
 	s.mu.Lock()
-	if s.id != "" && s.id != meta.Cluster {
+	if s.id != "" && s.id != l.cluster {
 		s.mu.Unlock()
-		return fmt.Errorf("the source's cluster id changed from %s to %s: is source.bootstrap right? Nothing is mirrored until it is %s again", s.id, meta.Cluster, s.id)
+		return fmt.Errorf("the source's cluster id changed from %s to %s: is source.bootstrap right? Nothing is mirrored until it is %s again", s.id, l.cluster, s.id)
 	}
-	if self := s.m.self(); self == meta.Cluster && self != "" {
+	if self := s.m.self(); self == l.cluster && self != "" {
 		s.mu.Unlock()
 		return fmt.Errorf("source and destination are the same cluster (%s): correct source.bootstrap; nothing is mirrored until then", self)
 	}
-	s.id = meta.Cluster
+	s.id = l.cluster
 	old := s.topics
 	s.mu.Unlock()
-	listed := time.Now() // a topic that the source mirrors is in its ledger before it is there
-	_, bare, err := s.sourceView(ctx, listed)
-	if err != nil {
-		return err
-	}
+	bare, src := l.bare, l.configs
 	s.setBare(bare)
+	s.engine.firstSource(l.meta)
 	names := sortedKeys(found)
-	src, cfgErr := configs(ctx, s.admin.src, names...)
-	if src == nil {
-		return cfgErr
-	}
 	known, err := s.m.knownConfigs(ctx)
 	if err != nil {
 		return err
@@ -187,7 +197,7 @@ func (s *source) sync(ctx context.Context) error {
 			t.dest = prev.dest // what runs goes on while this sync has trouble with it
 		}
 		g.Go(func() error {
-			t.err = s.ensure(ctx, t, src[name], known, bare, listed)
+			t.err = s.ensure(ctx, t, src[name], known, bare, l.listed)
 			s.report(name, old[name], t)
 			return nil
 		})
@@ -211,7 +221,7 @@ func (s *source) sync(ctx context.Context) error {
 		}
 	}
 	s.mu.Lock()
-	s.topics, s.left, s.synced = next, left, began
+	s.topics, s.left, s.synced = next, left, l.began
 	s.mu.Unlock()
 	s.findLoops()
 	s.poll.refresh()

@@ -37,23 +37,19 @@ type topicAdmin struct {
 	rules    configRules
 }
 
-// sourceTopics lists the selected topics of the source, and those that are
+// selected are the selected topics among all of the source, and those that are
 // included and left out all the same, with the reason.
-func (a *topicAdmin) sourceTopics(ctx context.Context) (_ map[string]kadm.TopicDetail, left map[string]string, _ error) {
-	all, err := topicDetails(ctx, a.from, nil)
-	if err != nil {
-		return nil, nil, fmt.Errorf("list the source's topics: %w", err)
-	}
-	out, left := map[string]kadm.TopicDetail{}, map[string]string{}
+func (a *topicAdmin) selected(all kadm.TopicDetails) (found map[string]kadm.TopicDetail, left map[string]string) {
+	found, left = map[string]kadm.TopicDetail{}, map[string]string{}
 	for name, t := range all {
 		switch ok, why := a.filter.Select(name, t.IsInternal); {
 		case ok:
-			out[name] = t
+			found[name] = t
 		case why != "":
 			left[name] = why
 		}
 	}
-	return out, left, nil
+	return found, left
 }
 
 // topicDetails asks for topics, nil: all that may be described.
@@ -62,6 +58,10 @@ func topicDetails(ctx context.Context, cl *kgo.Client, topics []string) (kadm.To
 	if err != nil {
 		return nil, err
 	}
+	return detailsOf(resp), nil
+}
+
+func detailsOf(resp *kmsg.MetadataResponse) kadm.TopicDetails {
 	out := kadm.TopicDetails{}
 	for _, t := range resp.Topics {
 		if t.Topic == nil {
@@ -76,7 +76,7 @@ func topicDetails(ctx context.Context, cl *kgo.Client, topics []string) (kadm.To
 		}
 		out[d.Topic] = d
 	}
-	return out, nil
+	return out
 }
 
 // configs describes topics of one side; a topic that is missing or may not be

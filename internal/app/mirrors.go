@@ -116,6 +116,9 @@ func (s *mirrorSlot) end() {
 // until they end by themselves, which is an error.
 func (a *app) runMirrors(ctx context.Context, address string) error {
 	defer a.mirrors.end()
+	if m := a.mirrors.now.manager; m != nil && ctx.Err() == nil {
+		m.LookAhead()
+	}
 	err := ctx.Err()
 	if err == nil && a.waitView(ctx) {
 		err = a.onlyOne(address)

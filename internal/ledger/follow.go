@@ -131,7 +131,11 @@ func (r *reader) assign(ctx context.Context, leaders [Partitions]int32) (complet
 
 // movingTries is how often a read may fail while leaders move, or have just been
 // made as at the first start, before it is told: for two seconds.
-const movingTries = int(2 * time.Second / retryPause)
+const movingTries = 3 + int(2*time.Second/retryPause)
+
+// firstPause is how long a fetcher that has never had an answer waits at first:
+// the leaders of a new topic are there in some milliseconds.
+const firstPause = 20 * time.Millisecond
 
 // triesUnsaid is at which failed try in a row the log says so.
 func triesUnsaid(err error) int {
@@ -146,8 +150,11 @@ func triesUnsaid(err error) int {
 // fetchFrom reads the partitions that a broker leads, until it leads none.
 func (r *reader) fetchFrom(ctx context.Context, broker int32) {
 	failed, told := 0, false // in a row
+	pause := firstPause
+	// What is there is asked for without a wait for more, as long as that gets on.
+	soon := true
 	for {
-		req, n := r.request(broker)
+		req, n := r.request(broker, soon)
 		if n == 0 || ctx.Err() != nil {
 			r.v.mu.Lock()
 			// Asked again under the lock: assign may just have come.
@@ -159,21 +166,36 @@ func (r *reader) fetchFrom(ctx context.Context, broker int32) {
 			r.v.mu.Unlock()
 			return
 		}
-		err := r.fetch(ctx, broker, req)
+		moved, err := r.fetch(ctx, broker, req)
 		if err != nil && ctx.Err() == nil {
 			if failed++; !told && failed >= triesUnsaid(err) {
 				told = true
 				r.v.log.Warn("ledger: can't read", "broker", broker, "partitions", n, "err", err)
 			}
 			r.again()
-			sleep(ctx, retryPause)
+			sleep(ctx, pause)
+			pause, soon = min(2*pause, retryPause), true
 			continue
 		}
+		pause, soon = retryPause, moved && r.loading(broker)
 		if told && err == nil {
 			r.v.log.Info("ledger: read again", "broker", broker, "partitions", n)
 		}
 		failed, told = 0, false
 	}
+}
+
+// loading tells whether a partition that broker leads has not been read to its
+// end.
+func (r *reader) loading(broker int32) bool {
+	r.v.mu.Lock()
+	defer r.v.mu.Unlock()
+	for i := range r.v.parts {
+		if st := &r.v.parts[i]; st.leader == broker && st.loading != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *reader) leads(broker int32) bool {
@@ -186,11 +208,14 @@ func (r *reader) leads(broker int32) bool {
 }
 
 // request asks for all partitions that broker leads. No fetch session: every
-// answer then says for each partition where its end is.
-func (r *reader) request(broker int32) (*kmsg.FetchRequest, int) {
+// answer then says for each partition where its end is. soon: also if there is
+// nothing new.
+func (r *reader) request(broker int32, soon bool) (*kmsg.FetchRequest, int) {
 	req := kmsg.NewPtrFetchRequest()
 	req.ReplicaID = -1
-	req.MaxWaitMillis = int32(r.v.opts.FetchWait.Milliseconds())
+	if !soon {
+		req.MaxWaitMillis = int32(r.v.opts.FetchWait.Milliseconds())
+	}
 	req.MinBytes = 1
 	req.MaxBytes = fetchBytes
 	req.IsolationLevel = 1 // read_committed
@@ -218,8 +243,9 @@ func (r *reader) request(broker int32) (*kmsg.FetchRequest, int) {
 }
 
 // fetch asks once and takes in the answer. The error is the first one of the
-// request or of a partition in it.
-func (r *reader) fetch(ctx context.Context, broker int32, req *kmsg.FetchRequest) error {
+// request or of a partition in it. moved: some partition was read further, or
+// found to be read to its end.
+func (r *reader) fetch(ctx context.Context, broker int32, req *kmsg.FetchRequest) (moved bool, _ error) {
 	asked := make(map[int32]int64, Partitions)
 	for _, p := range req.Topics[0].Partitions {
 		asked[p.Partition] = p.FetchOffset
@@ -231,11 +257,11 @@ func (r *reader) fetch(ctx context.Context, broker int32, req *kmsg.FetchRequest
 	defer cancel()
 	kresp, err := r.cl.Broker(int(broker)).Request(ctx, req)
 	if err != nil {
-		return err
+		return false, err
 	}
 	resp := kresp.(*kmsg.FetchResponse)
 	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return err
+		return false, err
 	}
 	var first error
 	some := false
@@ -251,34 +277,37 @@ func (r *reader) fetch(ctx context.Context, broker int32, req *kmsg.FetchRequest
 			}
 			delete(asked, rp.Partition)
 			some = some || len(rp.RecordBatches) > 0
-			if err := r.take(ctx, broker, rp, off, sent); err != nil && first == nil {
+			more, err := r.take(ctx, broker, rp, off, sent)
+			if err != nil && first == nil {
 				first = fmt.Errorf("ledger partition %d: %w", rp.Partition, err)
 			}
+			moved = moved || more
 		}
 	}
 	if len(asked) > 0 && !some && first == nil { // else it may have been full
-		return fmt.Errorf("%w: %d of %d partitions are not in it", errNonsense, len(asked), len(req.Topics[0].Partitions))
+		return moved, fmt.Errorf("%w: %d of %d partitions are not in it", errNonsense, len(asked), len(req.Topics[0].Partitions))
 	}
-	return first
+	return moved, first
 }
 
-// take takes in one partition's answer to a fetch at offset off.
-func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseTopicPartition, off int64, sent time.Time) error {
+// take takes in one partition's answer to a fetch at offset off. moved:
+// it was read further, or found to be read to its end.
+func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseTopicPartition, off int64, sent time.Time) (moved bool, _ error) {
 	err := kerr.ErrorForCode(rp.ErrorCode)
 	switch {
 	case errors.Is(err, kerr.OffsetOutOfRange):
-		return r.outOfRange(ctx, broker, rp.Partition, off)
+		return false, r.outOfRange(ctx, broker, rp.Partition, off)
 	case err != nil:
-		return err
+		return false, err
 	case rp.DivergingEpoch.EndOffset >= 0:
 		r.lost(rp.Partition, broker, off, 0, fmt.Sprintf("it ends epoch %d at %d", rp.DivergingEpoch.Epoch, rp.DivergingEpoch.EndOffset))
-		return nil
+		return false, nil
 	}
 	fp, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
 		Offset: off, IsolationLevel: kgo.ReadCommitted(), Topic: Topic, Partition: rp.Partition,
 	}, rp, r.decomp, nil)
 	if fp.Err != nil {
-		return fmt.Errorf("batch at or after offset %d: %w", off, fp.Err)
+		return false, fmt.Errorf("batch at or after offset %d: %w", off, fp.Err)
 	}
 	end, epoch := lastBatch(rp.RecordBatches)
 	if end > next { // batches with no records left in them
@@ -304,7 +333,7 @@ func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseT
 	defer v.mu.Unlock()
 	st := &v.parts[rp.Partition]
 	if st.position != off || st.leader != broker {
-		return nil // overtaken
+		return false, nil // overtaken
 	}
 	for _, err := range foreign {
 		v.broken[fmt.Sprintf("%s-%d", Topic, rp.Partition)] = err
@@ -316,7 +345,7 @@ func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseT
 		}
 	}
 	atEnd := st.position >= rp.LastStableOffset
-	moved := next > off || atEnd && st.loading != nil
+	moved = next > off || atEnd && st.loading != nil
 	if st.loading == nil {
 		v.apply(changes)
 	} else {
@@ -335,7 +364,7 @@ func (r *reader) take(ctx context.Context, broker int32, rp *kmsg.FetchResponseT
 		close(v.moved)
 		v.moved = make(chan struct{})
 	}
-	return nil
+	return moved, nil
 }
 
 // loaded shows what a first or renewed reading of a partition found; mu held.

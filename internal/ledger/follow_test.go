@@ -63,3 +63,59 @@ func TestFetchLeavesPartitionsOut(t *testing.T) {
 	mu.Unlock()
 	c.until(ctx, v.Fresh)
 }
+
+// What is there is read without a wait for more, also when it is nothing, as at
+// the first start; a broker that has nothing to say is not asked in a tight loop.
+func TestFirstReadDoesNotWait(t *testing.T) {
+	for name, stuck := range map[string]bool{"an empty ledger": false, "a broker that gets on with nothing": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newFake(t)
+			c.ensure()
+			ctx := c.ctx()
+			var mu sync.Mutex
+			waits := map[int32][]int32{} // by broker
+			c.fake.ControlKey(int16(kmsg.Fetch), func(q kmsg.Request) (kmsg.Response, error, bool) {
+				c.fake.KeepControl()
+				req := q.(*kmsg.FetchRequest)
+				mu.Lock()
+				defer mu.Unlock()
+				n := c.fake.CurrentNode()
+				waits[n] = append(waits[n], req.MaxWaitMillis)
+				if !stuck {
+					return nil, nil, false
+				}
+				resp := req.ResponseKind().(*kmsg.FetchResponse)
+				rt := kmsg.NewFetchResponseTopic()
+				rt.Topic = Topic
+				for _, p := range req.Topics[0].Partitions {
+					rp := kmsg.NewFetchResponseTopicPartition()
+					rp.Partition, rp.HighWatermark, rp.LastStableOffset = p.Partition, 5, 5
+					rt.Partitions = append(rt.Partitions, rp)
+				}
+				resp.Topics = append(resp.Topics, rt)
+				return resp, nil, true
+			})
+			v := c.view(ViewOptions{})
+			c.until(ctx, func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, w := range waits {
+					if len(w) > 2 {
+						return true
+					}
+				}
+				return false
+			})
+			if !stuck {
+				c.until(ctx, v.Fresh)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, w := range waits {
+				for i, ms := range w {
+					require.Equal(t, i == 0, ms == 0, "%v", w)
+				}
+			}
+		})
+	}
+}

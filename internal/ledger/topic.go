@@ -55,7 +55,7 @@ func topicConfigs(rf int) map[string]string {
 // ctx ends; a topic that can't serve is a [*TopicError].
 func EnsureTopic(ctx context.Context, adm *kadm.Client, rf int) error {
 	var last error
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) { // soon: a topic that was made is there in some milliseconds
 		done, err := ensureTopic(ctx, adm, rf)
 		switch {
 		case err == nil && done:
