@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -346,4 +347,11 @@ func TestLogTicks(t *testing.T) {
 	for _, k := range logTicks(1, 5000) {
 		require.NotEqual(t, "2", k.Label, "many decades: a label each")
 	}
+}
+
+// A scenario without a sample has no table.
+func TestTextWithoutSamples(t *testing.T) {
+	var b strings.Builder
+	(&Scenario{Title: "Catch-up", LeftOut: []string{"mm2: no Java"}}).Text(&b)
+	require.Equal(t, "\n== Catch-up ==\nnothing was measured\nleft out: mm2: no Java\n", b.String())
 }

@@ -11,7 +11,12 @@ import (
 
 // Text writes a scenario's tables for a terminal.
 func (s *Scenario) Text(w io.Writer) {
-	fmt.Fprintf(w, "\n== %s ==\n%s\n", s.Title, s.table(false).Render())
+	fmt.Fprintf(w, "\n== %s ==\n", s.Title)
+	if len(s.Samples) > 0 {
+		fmt.Fprintln(w, s.table(false).Render())
+	} else {
+		fmt.Fprintln(w, "nothing was measured")
+	}
 	if t := s.ratioTable(); t != nil {
 		fmt.Fprintf(w, "Lockstep : peer, inside each round\n%s\n", t.Render())
 	}
