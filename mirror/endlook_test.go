@@ -205,6 +205,39 @@ func TestEndsCallersGiveUp(t *testing.T) {
 	require.Empty(t, e.lines)
 }
 
+// A caller that gives up in the moment its turn comes passes it on.
+func TestEndsTurnIsPassedOn(t *testing.T) {
+	e, addr := looks(t, 3, nil)
+	kind := endKind{addr: addr, ts: tsLatest}
+	for range 20 {
+		require.True(t, e.queue(kind, &endLook{k: partKey{"t", 0}}))
+		require.Len(t, e.take(kind), 1) // its request is on its way
+		gone, leave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = e.ask(gone, kind, partKey{"t", 1}, 0) })
+		eventually(t, "one waits", func() bool { return e.waitingLooks(kind) == 1 })
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			off, err := e.ask(ctx, kind, partKey{"t", 2}, 0)
+			require.NoError(t, err)
+			require.Equal(t, int64(2), off)
+		})
+		eventually(t, "two wait", func() bool { return e.waitingLooks(kind) == 2 })
+		leave()
+		e.mu.Lock()
+		if l := e.lines[kind]; l.waiting[0].k.partition == 1 { // it has not left yet
+			close(l.waiting[0].turn)
+			e.mu.Unlock()
+		} else {
+			e.mu.Unlock()
+			e.next(kind)
+		}
+		wg.Wait()
+		require.Empty(t, e.lines)
+	}
+}
+
 // An empty topic's first start is two writes less than any other: nobody has
 // shown anything of it, so nobody has to take in a cut first.
 func TestFirstStartWaitsForNobodyTwice(t *testing.T) {

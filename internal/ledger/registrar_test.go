@@ -112,10 +112,15 @@ func TestCommandsGoTogether(t *testing.T) {
 	for range 3 { // of one ledger partition, and with no room for two in a batch
 		cs = append(cs, Command{Mirror: "m", Topic: "large", Desired: epoch.StateStopped, Seq: int64(len(cs)), By: strings.Repeat("x", groupBytes*2/3)})
 	}
-	var requests atomic.Int32
-	c.fake.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+	var requests, largest atomic.Int32
+	c.fake.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.fake.KeepControl()
 		requests.Add(1)
+		for _, rt := range req.(*kmsg.ProduceRequest).Topics {
+			for _, rp := range rt.Partitions {
+				largest.Store(max(largest.Load(), int32(len(rp.Records)))) // one at a time
+			}
+		}
 		return nil, nil, false
 	})
 	require.NoError(t, w.PutCommands(ctx, cs...))
@@ -129,5 +134,6 @@ func TestCommandsGoTogether(t *testing.T) {
 		return last != nil && last.Seq == 1002
 	})
 	require.LessOrEqual(t, requests.Load(), int32(Partitions+3))
+	require.LessOrEqual(t, largest.Load(), int32(groupBytes), "a batch that every broker takes")
 	require.Error(t, w.PutCommands(ctx, cs[0], Command{Topic: "orders"}))
 }
