@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -176,6 +177,17 @@ func TestReload(t *testing.T) {
 	produce(t, one, "other", 2)
 	r.change("mirrors:\n"+strings.Replace(mirrorLine("a", one.ListenAddrs()[0], ""), `"a-.*"`, `"a-.*", "other"`, 1), "mirrors[a].topics.include")
 	r.mirrored("other", 2)
+
+	// One that is selected no more is told from those that are mirrored.
+	r.change("mirrors:\n"+mirrorLine("a", one.ListenAddrs()[0], ""), "mirrors[a].topics.include")
+	shows := func(path string, words ...string) func() bool {
+		return func() bool {
+			_, body := get(t, r.admin+path)
+			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(body, w) })
+		}
+	}
+	require.Eventually(t, shows("/v1/mirrors", `"UNSELECTED": 1`, `"MIRRORING": 1`), time.Minute, 50*time.Millisecond)
+	require.Eventually(t, shows("/v1/partitions?topic=other", `"unselected": true`, `"lag": -1`, `"state": "MIRRORING"`), time.Minute, 50*time.Millisecond)
 	require.NoError(t, r.stop())
 }
 
