@@ -3,6 +3,8 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -261,37 +263,53 @@ func (f *produce) mapAnswer(r *kmsg.ProduceResponse, done func()) {
 		s *stoppedPart
 		a *kmsg.ProduceResponseTopicPartition
 	}
-	var older []place
-	var checks []*nativeCheck
+	stops := make(map[partKey]*stoppedPart, len(f.stops))
 	for _, s := range f.stops {
-		a := f.answerOf(r, s)
-		if a == nil {
+		if first := stops[s.key]; first != nil { // named twice
+			first.anon = first.anon || s.anon
 			continue
 		}
-		a.LogStartOffset = -1
-		if a.ErrorCode != 0 || a.BaseOffset < 0 {
+		stops[s.key] = s
+	}
+	var older []place
+	checks := map[*stoppedPart]*nativeCheck{}
+	for i := range r.Topics {
+		t := &r.Topics[i]
+		name, ok := f.h.mirrorTopic(t.Topic, t.TopicID)
+		if !ok {
 			continue
 		}
-		s.log = f.h.partition(s.key, s.id) // as it is now (H10)
-		if s.log == nil {
-			mapFailed(a, retryLater)
-			continue
-		}
-		if o := nativeSpan(s.log.Log); o == nil || a.BaseOffset < o.PStart {
-			older = append(older, place{s, a})
-			checks = append(checks, &s.nativeCheck)
-			continue
-		}
-		a.BaseOffset, _ = nativeOffset(s.log, a.BaseOffset)
-		if first, ok := f.h.startKnown(s.key, s.log, 0); ok {
-			a.LogStartOffset = first
+		for j := range t.Partitions {
+			a := &t.Partitions[j]
+			s := stops[partKey{name, a.Partition}]
+			if s == nil {
+				continue
+			}
+			a.LogStartOffset = -1
+			if a.ErrorCode != 0 || a.BaseOffset < 0 {
+				continue
+			}
+			s.log = f.h.partition(s.key, s.id) // as it is now (H10)
+			if s.log == nil {
+				mapFailed(a, retryLater)
+				continue
+			}
+			if o := nativeSpan(s.log.Log); o == nil || a.BaseOffset < o.PStart {
+				older = append(older, place{s, a})
+				checks[s] = &s.nativeCheck
+				continue
+			}
+			a.BaseOffset, _ = nativeOffset(s.log, a.BaseOffset)
+			if first, ok := f.h.startKnown(s.key, s.log, 0); ok {
+				a.LogStartOffset = first
+			}
 		}
 	}
 	if len(older) == 0 {
 		done()
 		return
 	}
-	f.h.sound(f.x, true, checks, func() {
+	f.h.sound(f.x, true, slices.Collect(maps.Values(checks)), func() {
 		for _, o := range older {
 			f.mapOlder(o.s, o.a)
 		}
@@ -319,21 +337,6 @@ func (f *produce) mapOlder(s *stoppedPart, a *kmsg.ProduceResponseTopicPartition
 		code = retryLater
 	}
 	mapFailed(a, code)
-}
-
-func (f *produce) answerOf(r *kmsg.ProduceResponse, s *stoppedPart) *kmsg.ProduceResponseTopicPartition {
-	for i := range r.Topics {
-		t := &r.Topics[i]
-		if name, ok := f.h.mirrorTopic(t.Topic, t.TopicID); !ok || name != s.key.topic {
-			continue
-		}
-		for j := range t.Partitions {
-			if t.Partitions[j].Partition == s.key.partition {
-				return &t.Partitions[j]
-			}
-		}
-	}
-	return nil
 }
 
 func mapFailed(a *kmsg.ProduceResponseTopicPartition, code int16) {

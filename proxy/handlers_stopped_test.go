@@ -519,3 +519,32 @@ func TestNativeBatchesAreUntouched(t *testing.T) {
 	require.True(t, marker.IsControl())
 	require.EqualValues(t, 15, marker.BaseOffset())
 }
+
+// H4, H8: a Produce that names a partition twice, which no broker minds: each
+// part of the answer is mapped once, and the second is not let through where the
+// first is refused.
+func TestProduceNamesAPartitionTwice(t *testing.T) {
+	b, h := stoppedBench(t)
+	h.write(3, -1, false)
+	twice := func() []kmsg.ProduceResponseTopicPartition {
+		q := produceReq(-1, map[string][]byte{"m": dense(t, 0, 1, 5)})
+		q.Topics[0].Partitions = append(q.Topics[0].Partitions, q.Topics[0].Partitions[0])
+		return respond[*kmsg.ProduceResponse](b, q).Topics[0].Partitions
+	}
+	ps := twice()
+	require.Len(t, ps, 2)
+	for i, a := range ps {
+		require.Zero(t, a.ErrorCode)
+		require.EqualValues(t, 15+i, a.BaseOffset)
+	}
+	h.sync()
+	h.part.lead(6)
+	h.loseOnly(8)
+	require.True(t, h.lost)
+	b.pass(2 * soundFor)
+	before := h.part.end()
+	for _, a := range twice() {
+		require.Equal(t, retryLater, a.ErrorCode)
+	}
+	require.Equal(t, before, h.part.end(), "nothing is sent")
+}

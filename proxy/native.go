@@ -46,21 +46,23 @@ func (h *handlers) sound(x exchange, anew bool, parts []*nativeCheck, done func(
 	now := h.now()
 	q := kmsg.NewPtrOffsetForLeaderEpochRequest()
 	q.ReplicaID = -1
-	asked := map[partKey]*nativeCheck{}
+	asked := map[partKey][]*nativeCheck{} // a client may name a partition twice
 	for _, c := range parts {
 		c.code = 0
 		s := nativeSpan(c.log.Log)
-		if s == nil || s.PStart == 0 || asked[c.key] != nil {
+		if s == nil || s.PStart == 0 {
 			continue
 		}
 		if at := x.State().cursor(c.key, c.log.Log).sound; !anew && !at.IsZero() && now.Sub(at) < soundFor && now.Sub(at) >= 0 {
 			continue
 		}
-		asked[c.key] = c
+		c.code = kerr.UnknownServerError.Code
+		if asked[c.key] = append(asked[c.key], c); len(asked[c.key]) > 1 {
+			continue
+		}
 		p := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
 		p.Partition, p.CurrentLeaderEpoch, p.LeaderEpoch = c.key.partition, -1, s.PEpoch
 		addEpochQuestion(q, c.key.topic, p)
-		c.code = kerr.UnknownServerError.Code
 	}
 	if len(asked) == 0 {
 		done()
@@ -68,8 +70,10 @@ func (h *handlers) sound(x exchange, anew bool, parts []*nativeCheck, done func(
 	}
 	_, hi, ok := x.UpstreamVersion(q.Key())
 	if !ok {
-		for _, c := range asked {
-			c.code = kerr.UnsupportedVersion.Code
+		for _, cs := range asked {
+			for _, c := range cs {
+				c.code = kerr.UnsupportedVersion.Code
+			}
 		}
 		done()
 		return
@@ -79,26 +83,29 @@ func (h *handlers) sound(x exchange, anew bool, parts []*nativeCheck, done func(
 		for i := range r.Topics {
 			for j := range r.Topics[i].Partitions {
 				a := &r.Topics[i].Partitions[j]
-				c := asked[partKey{r.Topics[i].Topic, a.Partition}]
-				if c == nil {
-					continue
-				}
-				switch s := nativeSpan(c.log.Log); {
-				case a.ErrorCode != 0:
-					c.code = a.ErrorCode
-				case a.EndOffset < s.PStart: // or -1: the epoch is not known any more
-					c.code = retryLater
-					if h.count.unsound != nil {
-						h.count.unsound(c.key.topic, c.key.partition)
-					}
-				default:
-					c.code = 0
-					x.State().cursor(c.key, c.log.Log).sound = now
+				for _, c := range asked[partKey{r.Topics[i].Topic, a.Partition}] {
+					h.judgeSound(x, c, a, now)
 				}
 			}
 		}
 		done()
 	})
+}
+
+// judgeSound takes in what the broker says of the epoch below a native span.
+func (h *handlers) judgeSound(x exchange, c *nativeCheck, a *kmsg.OffsetForLeaderEpochResponseTopicPartition, now time.Time) {
+	switch s := nativeSpan(c.log.Log); {
+	case a.ErrorCode != 0:
+		c.code = a.ErrorCode
+	case a.EndOffset < s.PStart: // or -1: the epoch is not known any more
+		c.code = retryLater
+		if h.count.unsound != nil {
+			h.count.unsound(c.key.topic, c.key.partition)
+		}
+	default:
+		c.code = 0
+		x.State().cursor(c.key, c.log.Log).sound = now
+	}
 }
 
 func addEpochQuestion(q *kmsg.OffsetForLeaderEpochRequest, topic string, p kmsg.OffsetForLeaderEpochRequestTopicPartition) {
