@@ -152,13 +152,19 @@ func (f *deleteRecords) send() {
 		}
 	}
 	ask(f.x, f.q, func(r *kmsg.DeleteRecordsResponse) {
+		asked := make(map[partKey][]*deletion, len(f.parts)) // a client may name a partition twice
+		for _, d := range f.parts {
+			asked[d.key] = append(asked[d.key], d)
+		}
 		for i := range r.Topics {
 			t := &r.Topics[i]
 			for j := range t.Partitions {
 				a := &t.Partitions[j]
-				for _, d := range f.parts {
-					if d.key == (partKey{t.Topic, a.Partition}) {
-						d.answer(a)
+				k := partKey{t.Topic, a.Partition}
+				if ds := asked[k]; len(ds) > 0 {
+					ds[0].answer(a)
+					if len(ds) > 1 {
+						asked[k] = ds[1:]
 					}
 				}
 			}

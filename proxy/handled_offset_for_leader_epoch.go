@@ -15,7 +15,8 @@ type epochLookup struct {
 	current int32
 	asked   int32
 	log     *ledger.Partition
-	native  bool // the broker's answer is mapped
+	native  bool                                             // the broker's answer is mapped
+	raw     *kmsg.OffsetForLeaderEpochResponseTopicPartition // what the broker says, nil: nothing
 	code    int16
 	epoch   int32
 	end     int64
@@ -30,7 +31,6 @@ type epochLookups struct {
 	parts []*epochLookup
 	spent int64
 	resp  *kmsg.OffsetForLeaderEpochResponse
-	raw   map[partKey]*kmsg.OffsetForLeaderEpochResponseTopicPartition // what it says of each
 }
 
 func (h *handlers) handleOffsetForLeaderEpoch(x exchange, version int16, body []byte) {
@@ -73,14 +73,19 @@ func (h *handlers) handleOffsetForLeaderEpoch(x exchange, version int16, body []
 	})
 }
 
-// index finds the broker's answer for each partition.
+// index finds the broker's answer for each partition: one that was named twice,
+// with different epochs, has two, in the same order.
 func (f *epochLookups) index() {
-	f.raw = make(map[partKey]*kmsg.OffsetForLeaderEpochResponseTopicPartition, len(f.parts))
+	asked := make(map[partKey][]*epochLookup, len(f.parts))
+	for _, l := range f.parts {
+		asked[l.key] = append(asked[l.key], l)
+	}
 	for i := range f.resp.Topics {
 		t := &f.resp.Topics[i]
 		for j := range t.Partitions {
-			if k := (partKey{t.Topic, t.Partitions[j].Partition}); f.raw[k] == nil {
-				f.raw[k] = &t.Partitions[j]
+			k := partKey{t.Topic, t.Partitions[j].Partition}
+			if ls := asked[k]; len(ls) > 0 {
+				ls[0].raw, asked[k] = &t.Partitions[j], ls[1:]
 			}
 		}
 	}
@@ -89,7 +94,7 @@ func (f *epochLookups) index() {
 // reply puts what was found into the broker's answer.
 func (f *epochLookups) reply() {
 	for _, l := range f.parts {
-		if a := f.raw[l.key]; a != nil {
+		if a := l.raw; a != nil {
 			a.ErrorCode, a.LeaderEpoch, a.EndOffset = l.code, l.epoch, l.end
 		}
 	}
@@ -99,7 +104,7 @@ func (f *epochLookups) reply() {
 // answer decides about one partition.
 func (f *epochLookups) answer(l *epochLookup, next func()) {
 	l.epoch, l.end = -1, -1
-	raw := f.raw[l.key]
+	raw := l.raw
 	now := f.h.partition(l.key, [16]byte{})
 	switch {
 	case raw == nil:

@@ -240,6 +240,26 @@ func epochEnd(b *bench, version int16, epoch, current int32) kmsg.OffsetForLeade
 	return r.Topics[0].Partitions[0]
 }
 
+// A partition named twice, with different epochs, gets two answers, each from the
+// virtual chain.
+func TestEpochEndsOfAPartitionNamedTwice(t *testing.T) {
+	b, _ := chainBench(t)
+	q := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	q.Version, q.ReplicaID = 4, -1
+	q.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: "m"}}
+	for _, e := range []int32{3, 5} {
+		p := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
+		p.LeaderEpoch, p.CurrentLeaderEpoch = e, -1
+		q.Topics[0].Partitions = append(q.Topics[0].Partitions, p)
+	}
+	ps := respond[*kmsg.OffsetForLeaderEpochResponse](b, q).Topics[0].Partitions
+	require.Len(t, ps, 2)
+	for i, end := range []int64{4, 9} {
+		require.Zero(t, ps[i].ErrorCode)
+		require.Equal(t, end, ps[i].EndOffset)
+	}
+}
+
 // chainBench is a partition with chain {3@0, 5@4, 7@9}, end 12, shown epoch
 // 5 + 10.
 func chainBench(t *testing.T) (*bench, *history) {
