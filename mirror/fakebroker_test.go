@@ -147,6 +147,7 @@ type fakeBroker struct {
 	logs   map[partKey]*fakeLog
 	open   map[net.Conn]bool
 	onList func(*kmsg.ListOffsetsRequest) error // called without mu; an error hangs up
+	listed func(*kmsg.ListOffsetsRequest)       // called without mu, when the answer is made and not sent yet
 	// asked is called, without mu, when an OffsetForLeaderEpoch is answered and the
 	// answer is not sent yet.
 	asked atomic.Pointer[func()]
@@ -318,7 +319,11 @@ func (b *fakeBroker) handle(req kmsg.Request) (kmsg.Response, error) {
 				return nil, err
 			}
 		}
-		return b.listOffsets(r), nil
+		resp := b.listOffsets(r)
+		if b.listed != nil {
+			b.listed(r)
+		}
+		return resp, nil
 	case *kmsg.OffsetForLeaderEpochRequest:
 		resp := b.epochEnd(r)
 		if f := b.asked.Load(); f != nil {

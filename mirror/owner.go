@@ -58,7 +58,7 @@ type Owner struct {
 	mu        sync.Mutex
 	assigned  map[int32]bool
 	fenced    map[int32]time.Time
-	handing   map[int32]bool // Release is under way for them
+	handing   map[int32]bool // they are being revoked
 	confirmed time.Time      // when the newest heartbeat that was answered well was sent
 	since     time.Time      // when this membership was confirmed first
 	replaced  int            // times in a row that a young membership was replaced
@@ -292,9 +292,9 @@ func (w *Owner) revoke(ctx context.Context, ps []int32) {
 	owned := w.now()
 	var release []int32
 	for _, n := range ps {
+		w.handing[n] = true // what is fenced, too: it may be confirmed before this is over
 		if slices.Contains(owned, n) {
 			release = append(release, n)
-			w.handing[n] = true
 		}
 	}
 	w.mu.Unlock()
@@ -318,7 +318,7 @@ func (w *Owner) lose(ps []int32) {
 	w.tell()
 }
 
-// HandsOver tells whether Release is under way for ledger partition n.
+// HandsOver tells whether ledger partition n is about to go to another instance.
 func (w *Owner) HandsOver(n int32) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -325,3 +325,24 @@ func TestOwnerRefusesShortSessions(t *testing.T) {
 	_, err := NewOwner(OwnerOptions{SessionTimeout: time.Millisecond})
 	require.ErrorContains(t, err, "instance.session_timeout")
 }
+
+// What is fenced while it goes to another instance may be confirmed during the
+// release of the others: it must not be acquired then, nor later.
+func TestHandsOverWhatIsFenced(t *testing.T) {
+	var w *Owner
+	released := false
+	w, err := NewOwner(OwnerOptions{Release: func(_ context.Context, ps []int32) {
+		released = true
+		require.Equal(t, []int32{1}, ps)
+		require.True(t, w.HandsOver(1))
+		require.True(t, w.HandsOver(2))
+		require.False(t, w.HandsOver(3))
+	}})
+	require.NoError(t, err)
+	w.assign([]int32{1, 2, 3})
+	w.confirmed = time.Now()
+	w.Fenced(2)
+	w.revoke(t.Context(), []int32{1, 2})
+	require.True(t, released)
+	require.False(t, w.HandsOver(1) || w.HandsOver(2))
+}

@@ -171,3 +171,71 @@ func TestAlignmentAsksTogether(t *testing.T) {
 	r.reached(0, 3)
 	require.Equal(t, int32(1), times.Load())
 }
+
+// H7: a Lockstep in front of the source may replace its log between the answer
+// where that starts and the one what its ledger says: the cut must not begin
+// where another log did.
+func TestH7StartOfAnotherLog(t *testing.T) {
+	r := newRig(t, 1)
+	r.write(0, rawBatch{base: 0, n: 3}, rawBatch{base: 3, n: 2})
+	r.src.with("t", 0, func(l *fakeLog) { l.batches, l.start = l.batches[1:], 3 })
+	var listed, on sync.Once
+	early, goOn := make(chan struct{}), make(chan struct{})
+	further := func() { on.Do(func() { close(goOn) }) }
+	var times atomic.Int32
+	r.src.listed = func(q *kmsg.ListOffsetsRequest) {
+		if q.Topics[0].Partitions[0].Timestamp != tsEarliest {
+			return
+		}
+		listed.Do(func() { close(early) })
+		if times.Add(1) > 1 {
+			further() // asked again
+		}
+	}
+	r.store.onPut = func(rec *ledger.Record) error {
+		if rec.Log.Open() != nil {
+			further() // cut
+		}
+		return nil
+	}
+	var replace sync.Once
+	r.sourceLedger = func(context.Context, string, int32) epoch.SourceRecord {
+		replace.Do(func() {
+			<-early
+			r.src.with("t", 0, func(l *fakeLog) {
+				l.batches, l.chain, l.start, l.epoch = nil, nil, 0, 1
+				l.append(rawBatch{base: 0, n: 3, epoch: 1}.bytes())
+				l.append(rawBatch{base: 3, n: 2, epoch: 1}.bytes())
+			})
+		})
+		return epoch.SourceRecord{Reading: epoch.Present, State: epoch.StateStopped, Lineage: "new"}
+	}
+	r.start()
+	<-goOn
+	r.meta() // only now is the new leader epoch known
+	r.reached(0, 5)
+	r.same(0)
+}
+
+// Facts §7: only two looks in a row without a topic mean that it is gone, not two
+// syncs that go by the same look.
+func TestGoneAfterTwoLooks(t *testing.T) {
+	src, dst := fakeCluster(t), fakeCluster(t)
+	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, dst)), 0))
+	m := unready(t, src, dst)
+	defer m.Close()
+	s := m.sources[0]
+	s.topics = map[string]*topicSync{"t": {source: kadm.TopicDetail{Topic: "t"}}}
+	look := func() *sourceLook {
+		l, err := s.look(t.Context())
+		require.NoError(t, err)
+		return l
+	}
+	l := look()
+	for range 3 {
+		require.NoError(t, s.sync(t.Context(), l))
+		require.Contains(t, s.topics, "t")
+	}
+	require.NoError(t, s.sync(t.Context(), look()))
+	require.NotContains(t, s.topics, "t")
+}

@@ -95,7 +95,8 @@ func (s *sourceStart) of(src leader) (int64, error) {
 
 // askAhead reads what the source's ledger has of the partition, and asks the
 // source's leader beside for the start of its log, which the cut wants that most
-// often comes next.
+// often comes next. It counts only for a log that no Lockstep makes: one that does
+// may have replaced it between the two answers (H7).
 func (p *Partition) askAhead(ctx context.Context, al *epoch.Alignment, src leader) {
 	early := &sourceStart{from: src, err: errNotAsked}
 	var asking sync.WaitGroup
@@ -107,6 +108,9 @@ func (p *Partition) askAhead(ctx context.Context, al *epoch.Alignment, src leade
 	r := p.eng.SourceLedger(ctx, p.topic, p.partition)
 	asking.Wait()
 	al.Record = &r
+	if r.Reading != epoch.Absent {
+		return
+	}
 	p.mu.Lock()
 	p.early = early
 	p.mu.Unlock()

@@ -50,7 +50,7 @@ type topicSync struct {
 	source kadm.TopicDetail
 	dest   *destTopic // nil: not ready
 	err    error
-	missed int            // syncs in a row without it
+	missed time.Time      // when the newest look began, if that was the first without it
 	taken  map[int32]bool // partitions that held records before they had a ledger record
 }
 
@@ -204,14 +204,14 @@ func (s *source) sync(ctx context.Context, l *sourceLook) error {
 	}
 	_ = g.Wait()
 	// A topic that is missing may be one that may not be described any more, or a
-	// broker's outdated metadata: only two syncs in a row mean something (facts §7).
+	// broker's outdated metadata: only two looks in a row mean something (facts §7).
 	if err := s.missing(ctx, old, next); err != nil {
 		return err
 	}
 	for name, t := range old {
-		if next[name] == nil && t.missed == 0 && !s.deleted() && s.admin.filter.Match(name) {
+		if next[name] == nil && (t.missed.IsZero() || t.missed.Equal(l.began)) && !s.deleted() && s.admin.filter.Match(name) {
 			gone := *t
-			gone.missed++
+			gone.missed = l.began
 			next[name] = &gone
 		}
 	}
@@ -249,7 +249,7 @@ func (s *source) missing(ctx context.Context, old, next map[string]*topicSync) e
 			continue
 		}
 		now := *old[name]
-		now.missed = 0
+		now.missed = time.Time{}
 		now.err = topicFailed("authorization", "topic %s can't be looked up on the source any more (needs Describe and Read on it): %w", name, ts[name].Err)
 		next[name] = &now
 		s.report(name, old[name], &now)
