@@ -24,6 +24,12 @@ type connPool struct {
 	lent   map[string]chan struct{} // a token for each connection in use
 	idle   map[string][]*kconn.Conn
 	down   map[string]downUntil
+	spare  map[string]spareConn // made ahead, for who fetches first
+}
+
+type spareConn struct {
+	c  *kconn.Conn
+	at time.Time
 }
 
 type downUntil struct {
@@ -35,7 +41,7 @@ type downUntil struct {
 const downFor = 200 * time.Millisecond
 
 func newConnPool(d *kconn.Dialer) *connPool {
-	return &connPool{d: d, lent: map[string]chan struct{}{}, idle: map[string][]*kconn.Conn{}, down: map[string]downUntil{}}
+	return &connPool{d: d, lent: map[string]chan struct{}{}, idle: map[string][]*kconn.Conn{}, down: map[string]downUntil{}, spare: map[string]spareConn{}}
 }
 
 // turn waits until a connection to addr may be lent, which done gives back.
@@ -80,14 +86,49 @@ func (p *connPool) get(ctx context.Context, addr string) (*kconn.Conn, error) {
 	return c, err
 }
 
-// warm sees to it that a connection to addr lies ready.
+// warm makes connections to addr ahead: one for look-ups, and one for whoever
+// fetches from it first.
 func (p *connPool) warm(ctx context.Context, addr string) {
-	if done, err := p.turn(ctx, addr); err == nil {
-		defer done()
-		if c, err := p.get(ctx, addr); err == nil { // else whoever wants one finds out
-			p.put(c)
+	var both sync.WaitGroup
+	both.Go(func() {
+		if done, err := p.turn(ctx, addr); err == nil {
+			defer done()
+			if c, err := p.get(ctx, addr); err == nil { // else whoever wants one finds out
+				p.put(c)
+			}
+		}
+	})
+	if c, err := p.d.Dial(ctx, addr); err == nil {
+		p.mu.Lock()
+		if _, there := p.spare[addr]; !there && !p.closed {
+			p.spare[addr], c = spareConn{c, time.Now()}, nil
+		}
+		p.mu.Unlock()
+		if c != nil {
+			c.Close()
 		}
 	}
+	both.Wait()
+}
+
+// spareFor is how long a connection made ahead is of use: brokers close those
+// that lie idle.
+const spareFor = 30 * time.Second
+
+// takeSpare is a connection to addr made ahead, nil if there is none.
+func (p *connPool) takeSpare(addr string) *kconn.Conn {
+	p.mu.Lock()
+	s, ok := p.spare[addr]
+	delete(p.spare, addr)
+	p.mu.Unlock()
+	switch {
+	case !ok:
+		return nil
+	case s.c.Closed() || time.Since(s.at) > spareFor:
+		s.c.Close()
+		return nil
+	}
+	return s.c
 }
 
 func (p *connPool) put(c *kconn.Conn) {
@@ -115,6 +156,10 @@ func (p *connPool) close() {
 		}
 	}
 	clear(p.idle)
+	for _, s := range p.spare {
+		s.c.Close()
+	}
+	clear(p.spare)
 }
 
 // with lends a connection to f, which is a pure look-up: one that had lain idle

@@ -96,12 +96,15 @@ func (f *fetcher) run(ctx context.Context) {
 const hasty = 3
 
 func (f *fetcher) dial(ctx context.Context) (*kconn.Conn, error) {
-	c, err := f.eng.Source.Dial(ctx, f.addr)
-	if err != nil {
-		if !canceled(ctx) {
-			f.eng.Metrics.dials.WithLabelValues(f.eng.Mirror, "source", kconn.Name(err)).Inc()
+	c := f.eng.src.takeSpare(f.addr)
+	if c == nil {
+		var err error
+		if c, err = f.eng.Source.Dial(ctx, f.addr); err != nil {
+			if !canceled(ctx) {
+				f.eng.Metrics.dials.WithLabelValues(f.eng.Mirror, "source", kconn.Name(err)).Inc()
+			}
+			return nil, err
 		}
-		return nil, err
 	}
 	c.Alloc = func(ctx context.Context, n int) (*kconn.Buffer, error) {
 		return f.eng.Memory.get(ctx, f.eng.Source.Pool, n)

@@ -96,6 +96,26 @@ func TestLookAheadAsksTogether(t *testing.T) {
 	require.Empty(t, r.bare)
 	require.GreaterOrEqual(t, r.meta.leader("t", 0).broker, int32(0), "who leads is known")
 	require.Zero(t, asked.Load())
+	// Connections to who leads lie ready, for a look-up and for the first fetch.
+	pool, addr := m.sources[0].engine.src, r.meta.leader("t", 0).addr
+	eventually(t, "connections made ahead", func() bool {
+		pool.mu.Lock()
+		defer pool.mu.Unlock()
+		return len(pool.idle[addr]) == 1 && pool.spare[addr].c != nil
+	})
+	f := newFetcher(m.sources[0].engine, 0, addr)
+	pool.mu.Lock()
+	ahead := pool.spare[addr].c
+	pool.mu.Unlock()
+	c, err := f.dial(t.Context())
+	require.NoError(t, err)
+	require.Same(t, ahead, c)
+	require.NotNil(t, c.Alloc, "its answers count against the memory")
+	c.Close()
+	other, err := f.dial(t.Context())
+	require.NoError(t, err)
+	require.NotSame(t, c, other, "there was one")
+	other.Close()
 }
 
 // An instance that waits for its ledger partitions does not ask the source again
