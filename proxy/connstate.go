@@ -24,6 +24,32 @@ type connState struct {
 	hasPassed     bool
 
 	cursors map[partKey]*cursor
+
+	// shares is, by member, the view's TopicsVersion when the share session that
+	// the broker keeps for it was begun.
+	shares map[string]uint64
+}
+
+// shareSession says whether a broker's share session may go on: all that is in
+// it was looked at when it was begun, and the set of mirror topics is the same.
+func (s *connState) shareSession(member *string, epoch int32, version uint64) bool {
+	m := ""
+	if member != nil {
+		m = *member
+	}
+	begun, ok := s.shares[m]
+	switch {
+	case epoch > sessionEpochInitial:
+		return ok && begun == version
+	case epoch == sessionEpochFinal:
+		delete(s.shares, m)
+		return true
+	}
+	if s.shares == nil || len(s.shares) >= maxSessionsPerConn && !ok {
+		s.shares = map[string]uint64{} // those of before begin anew
+	}
+	s.shares[m] = version
+	return true
 }
 
 // Bounds of what one connection may make Lockstep keep.

@@ -70,6 +70,14 @@ func (h *handlers) handleShareFetch(x exchange, version int16, body []byte) {
 		badRequest(x, err)
 		return
 	}
+	if !x.State().shareSession(q.MemberID, q.ShareSessionEpoch, h.view.TopicsVersion()) {
+		// The broker's session may have a topic in it that has become a mirror
+		// topic: the client begins another one, and names its topics again.
+		r := q.ResponseKind().(*kmsg.ShareFetchResponse)
+		r.ErrorCode = kerr.ShareSessionNotFound.Code
+		replyKmsg(x, r)
+		return
+	}
 	var ids [][16]byte
 	for _, t := range q.Topics {
 		ids = append(ids, t.TopicID)

@@ -266,6 +266,48 @@ func TestM17Configs(t *testing.T) {
 	require.True(t, b.run(incrementalReq("m", setConfig("compression.type", "zstd"))).forwarded)
 }
 
+// M12, M3: a topic becomes a mirror topic while a share session at the broker has
+// it: requests that name no topic would bring its records for ever.
+func TestM12ShareSessionWhenTopicsMove(t *testing.T) {
+	b, _ := chainBench(t)
+	newAdminBroker(t, b)
+	other := b.id("x", 2)
+	member := "a"
+	ask := func(epoch int32, ids ...[16]byte) result {
+		q := kmsg.NewPtrShareFetchRequest()
+		q.Version, q.MemberID, q.ShareSessionEpoch = 1, &member, epoch
+		for _, id := range ids {
+			rt := kmsg.NewShareFetchRequestTopic()
+			rt.TopicID = id
+			rt.Partitions = append(rt.Partitions, kmsg.NewShareFetchRequestTopicPartition())
+			q.Topics = append(q.Topics, rt)
+		}
+		return b.run(q)
+	}
+	refused := func(r result) bool {
+		resp := kmsg.NewPtrShareFetchResponse()
+		resp.Version = 1
+		return !r.forwarded && resp.ReadFrom(r.body) == nil && resp.ErrorCode == kerr.ShareSessionNotFound.Code
+	}
+	require.True(t, refused(ask(3)), "begun before there was a mirror topic, or elsewhere")
+	require.True(t, ask(0, other).forwarded)
+	require.True(t, ask(1).forwarded)
+	b.mirror("x", 0, logOf(t))
+	b.id("x", 2)
+	require.True(t, refused(ask(2)))
+	require.False(t, ask(0, other).forwarded)
+	require.False(t, refused(ask(0, other)))
+	require.True(t, ask(1).forwarded, "it has no mirror topic in it")
+	require.True(t, ask(-1).forwarded)
+	require.True(t, refused(ask(2)))
+	for i := range 100 {
+		member = string(rune('a' + i))
+		require.True(t, ask(0).forwarded)
+		require.True(t, ask(1).forwarded)
+	}
+	require.LessOrEqual(t, len(b.st.shares), maxSessionsPerConn)
+}
+
 // M12: share groups are refused on mirror topics, the rest of a request is
 // served.
 func TestM12ShareGroups(t *testing.T) {

@@ -62,6 +62,10 @@ func apiCalls(api protocol.API, mirrors bool) (calls []apiCall) {
 				if mirrors {
 					req.SessionID, req.SessionEpoch = 0, -1
 				}
+			case *kmsg.ShareFetchRequest:
+				if mirrors {
+					req.ShareSessionEpoch = -1
+				}
 			case *kmsg.SASLHandshakeRequest:
 				if version == 0 { // refused, so that requests follow
 					req.Mechanism = "PLAIN"
