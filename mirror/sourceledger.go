@@ -188,32 +188,38 @@ type endpoint struct {
 // endpoint tells whether the source is reached through a Lockstep, and if not
 // which of its topics are mirrors all the same (hazard H18): physical offsets
 // there are not the topic's own. One of the addresses listed before is dialled
-// while the source is asked.
+// while the source is asked, and given up if it is not listed any more.
 func (s *source) endpoint(ctx context.Context, before []string) (e endpoint, err error) {
 	var addr string
 	var conn *kconn.Conn
 	var dialling sync.WaitGroup
+	dctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
 	if len(before) > 0 {
 		addr = before[rand.IntN(len(before))]
-		dialling.Go(func() { conn, _ = s.o.Source.Dialer.Dial(ctx, addr) })
+		dialling.Go(func() { conn, _ = s.o.Source.Dialer.Dial(dctx, addr) })
 	}
 	var c *Cluster
 	err = answered(ctx, s.client, func(ctx context.Context) (err error) {
 		c, err = metadata(ctx, s.client, []string{ledger.Topic})
 		return err
 	})
-	dialling.Wait()
 	if err == nil && len(c.Brokers) == 0 {
 		err = errors.New("it lists no broker")
 	}
 	if err == nil {
 		e.addrs = slices.Collect(maps.Values(c.Brokers))
-		if conn == nil || !slices.Contains(e.addrs, addr) {
-			if conn != nil {
-				_ = conn.Close()
-			}
-			conn, err = s.o.Source.Dialer.Dial(ctx, e.addrs[0])
+	}
+	listed := slices.Contains(e.addrs, addr)
+	if !listed {
+		giveUp()
+	}
+	dialling.Wait()
+	if err == nil && (conn == nil || !listed) {
+		if conn != nil {
+			_ = conn.Close()
 		}
+		conn, err = s.o.Source.Dialer.Dial(ctx, e.addrs[0])
 	}
 	if conn != nil {
 		e.proxied = conn.IsLockstep()

@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -258,4 +259,26 @@ func TestGoneAfterTwoLooks(t *testing.T) {
 	}
 	require.NoError(t, s.sync(t.Context(), look()))
 	require.NotContains(t, s.topics, "t")
+}
+
+// A source broker that is not there any more, and whose address answers nothing,
+// holds up no look at the endpoint.
+func TestLookGivesUpBrokerThatIsGone(t *testing.T) {
+	c := fakeCluster(t)
+	dialled := make(chan struct{})
+	d := &kconn.Dialer{DialTimeout: time.Hour, DialFunc: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if addr == "gone:1" {
+			close(dialled)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}}
+	s := &source{o: MirrorOptions{Source: Access{Dialer: d.Init()}}, client: fakeClient(t, c)}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	e, err := s.endpoint(ctx, []string{"gone:1"})
+	require.NoError(t, err)
+	<-dialled
+	require.ElementsMatch(t, c.ListenAddrs(), e.addrs)
 }
