@@ -282,3 +282,22 @@ func TestLookGivesUpBrokerThatIsGone(t *testing.T) {
 	<-dialled
 	require.ElementsMatch(t, c.ListenAddrs(), e.addrs)
 }
+
+// What a look found of leaders and topic ids is not begun with when it is older
+// than what the poller would have: a topic that was made anew since would be FAILED
+// for it, for good.
+func TestOldLookIsNoMetadata(t *testing.T) {
+	src, dst := fakeCluster(t), fakeCluster(t)
+	require.NoError(t, ledger.EnsureTopic(t.Context(), kadm.NewClient(fakeClient(t, dst)), 0))
+	m := unready(t, src, dst)
+	defer m.Close()
+	s := m.sources[0]
+	l, err := s.look(t.Context())
+	require.NoError(t, err)
+	l.began = time.Now().Add(-metadataEvery)
+	require.NoError(t, s.sync(t.Context(), l))
+	require.Nil(t, s.engine.source)
+	l.began = time.Now().Add(time.Hour) // however long this takes
+	require.NoError(t, s.sync(t.Context(), l))
+	require.Same(t, l.meta, s.engine.source)
+}

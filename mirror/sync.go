@@ -181,7 +181,9 @@ func (s *source) sync(ctx context.Context, l *sourceLook) error {
 	s.mu.Unlock()
 	bare, src := l.bare, l.configs
 	s.setBare(bare)
-	s.engine.firstSource(l.meta)
+	if time.Since(l.began) < metadataEvery { // else a topic may have been made anew since, and be taken for the one before
+		s.engine.firstSource(l.meta)
+	}
 	names := sortedKeys(found)
 	known, err := s.m.knownConfigs(ctx)
 	if err != nil {
