@@ -10,7 +10,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/kversion"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lockstep-kafka/lockstep/internal/kconn"
@@ -41,12 +40,11 @@ type brokerAPIs struct {
 }
 
 func newGroupCluster(opts []kgo.Opt) (*groupCluster, error) {
-	v := kversion.Stable()
+	v := kconn.ClientVersions()
 	// From v10 on topics have ids only, which all had to be looked up, also
 	// those of topics that are not mirrored.
 	v.SetMaxKeyVersion(int16(kmsg.OffsetFetch), 9)
 	v.SetMaxKeyVersion(int16(kmsg.OffsetCommit), 9)
-	v.SetMaxKeyVersion(int16(kmsg.ApiVersions), 3) // as in the options it replaces
 	cl, err := kgo.NewClient(append(append([]kgo.Opt{}, opts...), kgo.MaxVersions(v), kgo.RequestRetries(3), kgo.RetryTimeout(groupRetryTimeout))...)
 	if err != nil {
 		return nil, err

@@ -11,11 +11,10 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/kversion"
 	"github.com/twmb/franz-go/pkg/sasl"
 
 	"github.com/lockstep-kafka/lockstep/internal/config"
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
 	"github.com/lockstep-kafka/lockstep/internal/tlsconf"
 )
 
@@ -69,7 +68,7 @@ func Options(bootstrap []string, sec Security) []kgo.Opt {
 		// kadm answers from kgo's metadata cache, which is 5 s old by default:
 		// too old to notice leaders and new topics.
 		kgo.MetadataMinAge(100 * time.Millisecond),
-		versions(),
+		kgo.MaxVersions(kconn.ClientVersions()),
 	}
 	if sec.TLS != nil {
 		opts = append(opts, kgo.Dialer(sec.dial))
@@ -78,15 +77,6 @@ func Options(bootstrap []string, sec Security) []kgo.Opt {
 		opts = append(opts, kgo.SASL(sec.SASL))
 	}
 	return opts
-}
-
-// versions are what kgo speaks, but for ApiVersions: brokers that don't know its
-// newest version are asked twice on a new connection, one round trip for nothing.
-// All from 2.4 on know the third, and nothing of the later ones is used.
-func versions() kgo.Opt {
-	v := kversion.Stable()
-	v.SetMaxKeyVersion(int16(kmsg.ApiVersions), 3)
-	return kgo.MaxVersions(v)
 }
 
 // Source is Options for a mirror's source.

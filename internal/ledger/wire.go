@@ -9,7 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/lockstep-kafka/lockstep/internal/kconn"
 )
 
 // ledgerVersions caps what the ledger's clients speak: Fetch and Produce by
@@ -17,14 +18,13 @@ import (
 // which EndTxn would change the producer's epoch. Brokers 2.8 to 4.x know them
 // all.
 func ledgerVersions() kgo.Opt {
-	v := kversion.Stable()
+	v := kconn.ClientVersions()
 	v.SetMaxKeyVersion(int16(kmsg.Produce), 11)
 	v.SetMaxKeyVersion(int16(kmsg.Fetch), 12)
 	v.SetMaxKeyVersion(int16(kmsg.Metadata), 12)
 	v.SetMaxKeyVersion(int16(kmsg.InitProducerID), 4)
 	v.SetMaxKeyVersion(int16(kmsg.AddPartitionsToTxn), 3)
 	v.SetMaxKeyVersion(int16(kmsg.EndTxn), 4)
-	v.SetMaxKeyVersion(int16(kmsg.ApiVersions), 3) // as in the options it replaces
 	return kgo.MaxVersions(v)
 }
 
