@@ -35,16 +35,10 @@ func room(s settings) (dir, where string, remove func(), err error) {
 	if err != nil {
 		return "", "", nil, err
 	}
-	var fs syscall.Statfs_t
-	if err = syscall.Statfs(dir, &fs); err != nil {
-		err = fmt.Errorf("folder for the brokers' logs %s: %w", dir, err)
-	} else if free := float64(fs.Bavail) * float64(fs.Bsize); free < need {
-		err = fmt.Errorf("the brokers' logs need %.0f GB, and %s has %.1f GB left: let %s name another folder",
-			need/1e9, where, free/1e9, testkafka.LogRootEnv)
-	}
-	if err != nil {
+	if free := float64(testkafka.FreeIn(dir)); free < need {
 		remove()
-		return "", "", nil, err
+		return "", "", nil, fmt.Errorf("the brokers' logs need %.0f GB, and %s has %.1f GB left: let %s name another folder",
+			need/1e9, where, free/1e9, testkafka.LogRootEnv)
 	}
 	return dir, where, remove, nil
 }

@@ -109,7 +109,7 @@ func (c *Cluster) begin(ctx context.Context, k kit) error {
 
 // prepare writes a node's settings and what StorageTool's format would write, without paying a JVM for it.
 func (c *Cluster) prepare(id, controller int, clusterID string, k kit) error {
-	n := &node{id: id, dir: filepath.Join(c.dir, "node-"+strconv.Itoa(id)), main: kafkaMain, jvm: c.jvm}
+	n := &node{id: id, dir: nodeDir(c.dir, id), main: kafkaMain, jvm: c.jvm}
 	logs := c.LogDir(id)
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return fmt.Errorf("data folder: %w", err)
@@ -404,18 +404,23 @@ func withoutFrames(log string) string {
 	return b.String()
 }
 
+// nodeDir is a node's folder among those of its cluster.
+func nodeDir(cluster string, id int) string {
+	return filepath.Join(cluster, "node-"+strconv.Itoa(id))
+}
+
 // LogDir is the folder with a broker's partitions.
 func (c *Cluster) LogDir(id int) string {
 	root := c.dir
 	if c.opts.LogRoot != "" {
 		root = filepath.Join(c.opts.LogRoot, c.opts.Name)
 	}
-	return filepath.Join(root, "node-"+strconv.Itoa(id), "logs")
+	return filepath.Join(nodeDir(root, id), "logs")
 }
 
 // PropsFile is the file with a node's settings; it is read when the node starts.
 func (c *Cluster) PropsFile(id int) string {
-	return filepath.Join(c.dir, "node-"+strconv.Itoa(id), "server.properties")
+	return filepath.Join(nodeDir(c.dir, id), "server.properties")
 }
 
 // Close kills every node, waits for their end and gives the ports back. The files stay for who made the folder.

@@ -28,7 +28,7 @@ func LogRoot(name string, need uint64) (dir, where string, remove func(), err er
 		dir, remove, err = scratchIn(root, name)
 		return dir, fmt.Sprintf("%s (%s)", root, LogRootEnv), remove, err
 	}
-	if inMemory(memoryFolder) && min(free(memoryFolder), available()) >= need+spare {
+	if inMemory(memoryFolder) && min(FreeIn(memoryFolder), available()) >= need+spare {
 		if dir, remove, err = scratchIn(memoryFolder, name); err == nil {
 			return dir, memoryFolder + ", in memory", remove, nil
 		}
@@ -37,8 +37,8 @@ func LogRoot(name string, need uint64) (dir, where string, remove func(), err er
 	return dir, os.TempDir() + ", the folder for temporary files", remove, err
 }
 
-// free is how many bytes a folder's file system has room for; 0: not known.
-func free(dir string) uint64 {
+// FreeIn is how many bytes a folder's file system has room for; 0: not known.
+func FreeIn(dir string) uint64 {
 	var fs syscall.Statfs_t
 	if syscall.Statfs(dir, &fs) != nil {
 		return 0

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,7 +67,7 @@ func (c *Cluster) zooKeeperProps(id int, logs string) map[string]string {
 
 // prepareZooKeeper writes the settings of the node that stands in the controller's place.
 func (c *Cluster) prepareZooKeeper() error {
-	n := &node{id: ControllerID, dir: filepath.Join(c.dir, "node-"+strconv.Itoa(ControllerID)), main: "org.apache.zookeeper.server.quorum.QuorumPeerMain", addr: c.ports.Addr(0), jvm: c.jvm}
+	n := &node{id: ControllerID, dir: nodeDir(c.dir, ControllerID), main: "org.apache.zookeeper.server.quorum.QuorumPeerMain", addr: c.ports.Addr(0), jvm: c.jvm}
 	logs := c.LogDir(ControllerID)
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return fmt.Errorf("data folder: %w", err)
@@ -86,7 +85,7 @@ func (c *Cluster) beginZooKeeper(ctx context.Context) error {
 		return err
 	}
 	for _, id := range c.brokerIDs() {
-		n := &node{id: id, dir: filepath.Join(c.dir, "node-"+strconv.Itoa(id)), main: kafkaMain, addr: c.ports.Addr(id), jvm: c.jvm}
+		n := &node{id: id, dir: nodeDir(c.dir, id), main: kafkaMain, addr: c.ports.Addr(id), jvm: c.jvm}
 		logs := c.LogDir(id)
 		if err := os.MkdirAll(logs, 0o755); err != nil {
 			return fmt.Errorf("data folder: %w", err)
