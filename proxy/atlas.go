@@ -20,15 +20,20 @@ const (
 	maxSamples = 1024
 )
 
-// chart is one partition's page.
+// chart is one partition's page, of one set of spans and one leader epoch of the
+// destination. When either changes the page is another one: who began to read
+// before that notes what it found on the page of before, which nobody opens any
+// more.
 type chart struct {
+	spans  spanSet
+	leader int32 // newest physical leader epoch that a reader met; -1: none so far
+
 	mu    sync.Mutex
-	spans spanSet
 	index *epoch.Index // (v, p) of live batches
 
 	dead []deadRange // stretches without a live batch that were read through
 
-	pe int32 // newest physical epoch in the open native span that was looked into
+	pe int32 // newest physical epoch in the open native span whose leader was asked
 
 	startP, startV int64 // the first live batch at or above physical log start startP begins at startV
 
@@ -37,25 +42,33 @@ type chart struct {
 	timesTo   int64
 }
 
-// chart returns the partition's page, emptied when the spans have changed.
-func (a *atlas) chart(k partKey, l *epoch.Log) *chart {
+func newChart(set spanSet, leader int32) *chart {
+	return &chart{spans: set, leader: leader, index: epoch.NewIndex(maxSamples), startP: -1, startV: -1}
+}
+
+// chart returns the partition's page, a new one when the spans have changed.
+func (a *atlas) chart(k partKey, l *epoch.Log) *chart { return a.chartUnder(k, l, -1) }
+
+// chartUnder is chart for what is read from the leader of physical epoch pe (-1:
+// not known). A later leader begins a new page: what lay at the end of the log
+// may be lost, and other records lie there. An earlier one gets a page of its
+// own, which goes with the reader.
+func (a *atlas) chartUnder(k partKey, l *epoch.Log, pe int32) *chart {
+	set := spansOf(l)
 	a.mu.Lock()
-	c := a.charts[k]
-	if c == nil {
-		if a.charts == nil || len(a.charts) >= maxCharts {
-			a.charts = map[partKey]*chart{}
-		}
-		c = &chart{}
-		a.charts[k] = c
+	defer a.mu.Unlock()
+	c, known := a.charts[k]
+	switch {
+	case known && c.spans == set && pe >= 0 && pe < c.leader:
+		return newChart(set, pe)
+	case known && c.spans == set && pe <= c.leader:
+		return c
 	}
-	a.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if set := spansOf(l); c.spans != set || c.index == nil {
-		c.spans, c.index = set, epoch.NewIndex(maxSamples)
-		c.startP, c.startV = -1, -1
-		c.times, c.dead, c.pe = nil, nil, 0
+	c = newChart(set, pe)
+	if a.charts == nil || !known && len(a.charts) >= maxCharts {
+		a.charts = map[partKey]*chart{}
 	}
+	a.charts[k] = c
 	return c
 }
 

@@ -300,7 +300,7 @@ func (f *fetch) vouch(p *fetchPart, pe int32, done func(code int16)) {
 	}
 	f.reader(p.partKey).sound(p.log, true, func(code int16) {
 		if code == 0 {
-			c.vouched(pe)
+			f.h.atlas.chartUnder(p.partKey, p.log.Log, max(pe, c.leader)).vouched(pe)
 		}
 		done(code)
 	})
@@ -480,7 +480,7 @@ func (f *fetch) logStart(p *fetchPart, physical int64, done func()) {
 		done()
 		return
 	}
-	if v, ok := f.h.startKnown(p.partKey, p.log, physical); ok {
+	if v, ok := f.h.atlas.chart(p.partKey, p.log.Log).startKnown(p.log, physical); ok {
 		p.answer.LogStartOffset = v
 		done()
 		return

@@ -6,6 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
@@ -214,13 +215,36 @@ func (f *listOffsets) earliest(l *offsetLookup, r *reader, physical int64, next 
 		}
 		r.start = physical
 		r.virtualStart(l.log, func(v int64, code int16) {
-			if code != 0 {
+			s := nativeSpan(l.log.Log)
+			switch {
+			case code != 0:
 				l.fail(code)
-			} else {
+			case s != nil && physical < s.PStart && v >= s.VStart:
+				f.startInNative(l, r, s, v, next)
+				return
+			default:
 				l.answer(v, -1, nativeEpoch(l.log.Log, physical, v, l.raw.LeaderEpoch))
 			}
 			next()
 		})
+	})
+}
+
+// startInNative: all that is left is in the open native span, from v on. The
+// broker's answer is of what lies dead before that, and of an earlier epoch: the
+// batch there tells.
+func (f *listOffsets) startInNative(l *offsetLookup, r *reader, s *epoch.Span, v int64, next func()) {
+	p, pe := s.PStart+v-s.VStart, s.PEpoch
+	r.scan(l.log.Log, p, r.end, probeBytes, func(_ protocol.Batch, e epoch.Batch) bool {
+		pe = e.PEpoch
+		return false
+	}, func(end scanEnd) {
+		if end.code != 0 {
+			l.fail(end.code)
+		} else {
+			l.answer(v, -1, nativeEpoch(l.log.Log, p, v, pe))
+		}
+		next()
 	})
 }
 
@@ -305,7 +329,7 @@ func (f *listOffsets) atTime(l *offsetLookup, r *reader, p, ts int64, indexed bo
 						next()
 						return
 					}
-					at, ok := f.h.atlas.chart(l.key, l.log.Log).timesFirst(ts)
+					at, ok := r.chart(l.log.Log).timesFirst(ts)
 					if !ok {
 						l.answer(-1, -1, -1)
 						next()
@@ -341,7 +365,7 @@ func (f *listOffsets) maxTimestamp(l *offsetLookup, r *reader, p, ts int64, next
 						next()
 						return
 					}
-					ts, at, ok := f.h.atlas.chart(l.key, l.log.Log).timesMax()
+					ts, at, ok := r.chart(l.log.Log).timesMax()
 					if !ok {
 						l.answer(-1, -1, -1)
 						next()
@@ -357,7 +381,7 @@ func (f *listOffsets) maxTimestamp(l *offsetLookup, r *reader, p, ts int64, next
 // index extends the partition's time index, which begins at from or before, to
 // the high watermark.
 func (f *listOffsets) index(l *offsetLookup, r *reader, from int64, done func(code int16)) {
-	c := f.h.atlas.chart(l.key, l.log.Log)
+	c := r.chart(l.log.Log)
 	start := c.timesNeed(max(from, r.start))
 	if start >= r.end {
 		done(0)

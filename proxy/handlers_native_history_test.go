@@ -216,6 +216,37 @@ func drawNative(t *rapid.T, h *history) {
 	}
 }
 
+// drawLater goes on with a STOPPED partition, without anything that its owner
+// would have to rule on.
+func drawLater(t *rapid.T, h *history) {
+	for range rapid.IntRange(1, 6).Draw(t, "later") {
+		h.ts += rapid.Int64Range(-50, 100).Draw(t, "dt")
+		switch rapid.IntRange(0, 3).Draw(t, "later op") {
+		case 0, 1:
+			h.write(rapid.IntRange(1, 4).Draw(t, "n"), -1, false)
+		case 2:
+			h.part.lead(h.part.epoch + 1)
+		case 3:
+			if n := h.losable(); n > 0 {
+				h.loseOnly(rapid.IntRange(1, n).Draw(t, "lost"))
+				require.False(t, h.lost)
+			}
+		}
+	}
+}
+
+// losable is how many batches the open native span has behind the last
+// transaction, at most.
+func (h *history) losable() (n int) {
+	for i := len(h.part.batches) - 1; i >= 0; i-- {
+		if b := h.part.batches[i]; b.BaseOffset() < h.log.Open().PStart || b.IsTransactional() {
+			break
+		}
+		n++
+	}
+	return n
+}
+
 // committed is what a read_committed consumer, as Java's, keeps of an answer.
 func committed(t require.TestingT, recs []liveRecord, p kmsg.FetchResponseTopicPartition) (out []liveRecord) {
 	aborted := slices.Clone(p.AbortedTransactions)

@@ -57,6 +57,12 @@ func TestListOffsetsSpeaksOfTheLiveRecords(t *testing.T) {
 				lp.Checkpoint.V = h.end()
 			}
 		}
+		if h.native && rapid.Bool().Draw(rt, "askedBefore") {
+			for range 2 {
+				offsetsOf(b, 7, rapid.SampledFrom([]int64{protocol.TimestampEarliest, protocol.TimestampMax, 0, 1000, 2000}).Draw(rt, "asked"))
+			}
+			drawLater(rt, h)
+		}
 		if len(h.live) == 0 {
 			return
 		}
@@ -71,11 +77,7 @@ func TestListOffsetsSpeaksOfTheLiveRecords(t *testing.T) {
 		}
 		check("latest", offsetsOf(b, version, protocol.TimestampLatest), h.end(), -1, h.joined().Newest())
 		first := offsetsOf(b, version, protocol.TimestampEarliest)
-		at := h.joined().At(h.start())
-		if o := h.log.Open(); h.native && h.start() == o.VStart && h.part.start < o.PStart {
-			at = h.log.Chain.At(h.start()) // which may be of an epoch without a record
-		}
-		check("earliest", first, h.start(), -1, at)
+		check("earliest", first, h.start(), -1, h.joined().At(h.start()))
 		for range 3 {
 			ts := rapid.Int64Range(0, 4000).Draw(rt, "ts")
 			want := liveRecord{v: -1, ts: -1, epoch: -1}
@@ -156,6 +158,45 @@ func TestM8DeadTimestamps(t *testing.T) {
 	}
 }
 
+// M8: what was learned of a native span does not outlive its records. When an
+// unclean election of the destination takes some of them, what is written in
+// their place is found by time, as the first one, and at the maximum.
+func TestM8LearnedBeforeTheDestinationLostATail(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(3, 0)
+	h.ts = 1 << 50
+	h.foreign(1)
+	h.ts = 1000
+	h.stop(0, 1)
+	h.late(1, 1) // at the head of the span, never shown
+	h.ts = 2000
+	h.write(1, -1, false) // v4
+	h.ts = 3000
+	h.write(1, -1, false) // v5
+	h.part.start = 3      // retention took what was mirrored, not what lies dead behind it
+	b.mirror("m", 0, h.log)
+	require.EqualValues(t, 4, offsetsOf(b, 7, protocol.TimestampEarliest).Offset)
+	require.EqualValues(t, 5, offsetsOf(b, 7, 2500).Offset)
+	require.EqualValues(t, 3000, offsetsOf(b, 7, protocol.TimestampMax).Timestamp)
+
+	h.loseOnly(3)
+	require.False(t, h.lost)
+	h.ts = 2600
+	h.write(1, -1, false) // v3, where the late one was
+	h.ts = 2700
+	h.write(2, -1, false)
+	a := offsetsOf(b, 7, protocol.TimestampEarliest)
+	require.EqualValues(t, 3, a.Offset)
+	require.Equal(t, h.live[len(h.live)-1].epoch, a.LeaderEpoch)
+	require.EqualValues(t, 3, offsetsOf(b, 7, 2500).Offset)
+	require.EqualValues(t, 4, offsetsOf(b, 7, 2650).Offset)
+	require.EqualValues(t, -1, offsetsOf(b, 7, 2800).Offset)
+	a = offsetsOf(b, 7, protocol.TimestampMax)
+	require.EqualValues(t, 4, a.Offset)
+	require.EqualValues(t, 2700, a.Timestamp)
+}
+
 // M8: negative timestamps that are no special ones are plain ones.
 func TestM8NegativeTimestamps(t *testing.T) {
 	b := newBench(t)
@@ -199,6 +240,27 @@ func TestM7LogStart(t *testing.T) {
 	require.EqualValues(t, 12, p.LogStartOffset)
 	f = fetchOne(11, "m", [16]byte{}, 7, 1000)
 	require.Equal(t, kerr.OffsetOutOfRange.Code, respond[*kmsg.FetchResponse](b, f).Topics[0].Partitions[0].ErrorCode)
+}
+
+// M7: where the first record left is one of a later leader epoch in a native
+// span, that is the epoch shown with the start, not the span's first.
+func TestM7EpochOfTheStart(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(1, 0)
+	h.append(2, 0)
+	h.foreign(1)
+	h.stop(0, 1)
+	h.late(1, 1)
+	h.part.lead(9)
+	h.write(1, -1, false)
+	h.part.start = 3
+	b.mirror("m", 0, h.log)
+	for range 2 { // the second time without reading
+		a := offsetsOf(b, 7, protocol.TimestampEarliest)
+		require.EqualValues(t, 4, a.Offset)
+		require.Equal(t, h.live[len(h.live)-1].epoch, a.LeaderEpoch)
+	}
 }
 
 // H11: "latest" is the virtual end, not the position: a reader up to it never

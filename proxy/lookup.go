@@ -20,7 +20,7 @@ type hit struct {
 // begins below to. ok false and code 0: there is none.
 func (r *reader) firstLive(l *epoch.Log, from, to int64, cb func(h hit, ok bool, code int16)) {
 	var found hit
-	c := r.h.atlas.chart(r.key, l)
+	c := r.chart(l)
 	dead := from
 	r.scan(l, c.skip(from), to, probeBytes, func(b protocol.Batch, e epoch.Batch) bool {
 		at, live, ahead := place(l, e)
@@ -82,7 +82,7 @@ func (r *reader) locate(p *ledger.Partition, v int64, cb func(at int64, code int
 			cb(max(lo, s.PStart+v-s.VStart), 0)
 			return
 		}
-		f := &search{r: r, l: l, chart: r.h.atlas.chart(r.key, l), v: v, lo: lo, loEnd: lo, hi: hi, cb: cb}
+		f := &search{r: r, l: l, chart: r.chart(l), v: v, lo: lo, loEnd: lo, hi: hi, cb: cb}
 		f.guess = s.PStart + v - s.VStart
 		if known, ok := f.chart.floor(v); ok && known.V >= s.VStart && known.P > lo && known.P < hi {
 			f.lo, f.loEnd = known.P, known.P

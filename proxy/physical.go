@@ -61,7 +61,16 @@ type reader struct {
 	isolation int8
 
 	start, end int64 // physical log start and high watermark, once bounded
+	leader     int32 // newest physical leader epoch then; -1: an old broker
 	bounded    bool
+}
+
+// chart is what is known of the log that is read.
+func (r *reader) chart(l *epoch.Log) *chart {
+	if !r.bounded {
+		return r.h.atlas.chart(r.key, l)
+	}
+	return r.h.atlas.chartUnder(r.key, l, r.leader)
 }
 
 // chunk is one answer; its records live until the callback returns.
@@ -117,21 +126,23 @@ func (r *reader) bounds(cb func(code int16)) {
 		return
 	}
 	var first int16
-	r.listOffset(protocol.TimestampEarliest, func(p int64, code int16) { r.start, first = p, code })
-	r.listOffset(protocol.TimestampLatest, func(p int64, code int16) {
+	r.listOffset(protocol.TimestampEarliest, func(p int64, _ int32, code int16) { r.start, first = p, code })
+	r.listOffset(protocol.TimestampLatest, func(p int64, pe int32, code int16) {
 		if first != 0 {
 			code = first
 		}
+		r.leader = pe
 		r.end, r.bounded = frozen(r.h.view.Partition(r.key.topic, r.key.partition), p), code == 0
 		cb(code)
 	})
 }
 
-// listOffset asks the broker for one physical offset.
-func (r *reader) listOffset(timestamp int64, cb func(p int64, code int16)) {
+// listOffset asks the broker for one physical offset and its leader epoch (-1: it
+// does not say).
+func (r *reader) listOffset(timestamp int64, cb func(p int64, pe int32, code int16)) {
 	_, hi, ok := r.x.UpstreamVersion(protocol.KeyListOffsets)
 	if !ok || hi < 1 {
-		cb(-1, kerr.UnsupportedVersion.Code)
+		cb(-1, -1, kerr.UnsupportedVersion.Code)
 		return
 	}
 	req := kmsg.NewPtrListOffsetsRequest()
@@ -143,12 +154,12 @@ func (r *reader) listOffset(timestamp int64, cb func(p int64, code int16)) {
 		for _, t := range resp.Topics {
 			for _, a := range t.Partitions {
 				if t.Topic == r.key.topic && a.Partition == r.key.partition {
-					cb(a.Offset, a.ErrorCode)
+					cb(a.Offset, a.LeaderEpoch, a.ErrorCode)
 					return
 				}
 			}
 		}
-		cb(-1, kerr.UnknownServerError.Code)
+		cb(-1, -1, kerr.UnknownServerError.Code)
 	})
 }
 

@@ -160,7 +160,7 @@ func (r *reader) lastLive(l *epoch.Log, low, hi, stride int64, cb func(h hit, ok
 			break
 		}
 	}
-	c := r.h.atlas.chart(r.key, l)
+	c := r.chart(l)
 	hi = c.skipBack(hi)
 	if hi <= low || len(l.Spans) == 0 || hi <= l.Spans[0].PStart {
 		cb(hit{}, false, 0)
@@ -222,7 +222,7 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 			cb(0, code)
 			return
 		}
-		if v, ok := r.h.startKnown(r.key, p, r.start); ok {
+		if v, ok := r.chart(p.Log).startKnown(p, r.start); ok {
 			cb(v, 0)
 			return
 		}
@@ -240,7 +240,7 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 				if in := start - h.at.P; in > 0 && h.head.Flags&epoch.FlagRenumbered == 0 { // DeleteRecords cut into it
 					v += in
 				}
-				r.h.atlas.chart(r.key, p.Log).setStart(start, v)
+				r.chart(p.Log).setStart(start, v)
 				cb(max(p.Log.Start, v), 0)
 			default:
 				cb(max(p.Log.Start, emptyEnds(p, start).position), 0)
@@ -250,11 +250,11 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 }
 
 // startKnown is virtualStart as far as it needs no reading.
-func (h *handlers) startKnown(k partKey, p *ledger.Partition, physicalStart int64) (int64, bool) {
+func (c *chart) startKnown(p *ledger.Partition, physicalStart int64) (int64, bool) {
 	if first := p.Log.Spans[0]; physicalStart <= first.PStart {
 		return max(p.Log.Start, first.VStart), true
 	}
-	if v, ok := h.atlas.chart(k, p.Log).start(physicalStart); ok {
+	if v, ok := c.start(physicalStart); ok {
 		return max(p.Log.Start, v), true
 	}
 	return 0, false
