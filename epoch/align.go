@@ -196,6 +196,9 @@ func (a *Alignment) phaseOne() AlignStep {
 	if TombstonesMissed(a.Compacted, away, a.KeepTombs) {
 		s.Shadow, s.Why = true, "away longer than delete.retention.ms of the source: its tombstones may be gone"
 	}
+	if a.Compacted && a.Book.Lacks {
+		s.Shadow, s.Why = true, "stopped before all that the source has was here again: older values of keys may be missing"
+	}
 	return s
 }
 

@@ -10,6 +10,10 @@ type Book struct {
 	Log      *Log
 	Shadow   *Shadow  // nil but on a compacted topic that is built anew (H15)
 	Self     Identity // Cluster, TopicID: of the destination's own topic
+	// Lacks: a shadow that was to be copied anew from the source was given up for
+	// what is here (STOPPING), so older values of keys may be missing that the
+	// source still has. They come with the next copy from its log start.
+	Lacks bool
 	// Source is the log that is mirrored, as it was when it was aligned with:
 	// set by the alignment's cut, and what STOPPING makes the pair out.
 	Source Identity
@@ -103,7 +107,7 @@ func (b Book) Empty(start int64, c CutTo, lineage string) (Book, error) {
 	}
 	b.Pairs = LowerPairs(b.Pairs, nil, 0, true)
 	b.Self.Lineage, b.Self.Before = lineage, nil
-	b.Log = n
+	b.Log, b.Lacks = n, false
 	return b, nil
 }
 

@@ -22,6 +22,9 @@ type Shadow struct {
 	// Local: it is copied from the log shown, not from the source, which may be
 	// gone (STOPPING).
 	Local bool `json:"local,omitempty"`
+	// Anew: it is copied from the source's log start. It brings back older values
+	// of keys, which the cleaner here took for newer ones that were cut since.
+	Anew bool `json:"anew,omitempty"`
 }
 
 // ShadowStart is where a shadow begins.
@@ -53,7 +56,14 @@ func (b Book) Beside(s ShadowStart) (Book, error) {
 	if s.Local {
 		n = n.AdvanceStart(b.Log.Start)
 	}
+	before := b.Shadow
 	b.Shadow = &Shadow{Log: *n, Target: s.Target, Local: s.Local}
+	switch {
+	case !s.Local:
+		b.Shadow.Anew = !s.Keep || before != nil && before.Anew
+	case before != nil && before.Anew:
+		b.Lacks = true
+	}
 	b = b.WithWork(n)
 	return b, b.ValidateShadow()
 }
@@ -157,6 +167,7 @@ func (b Book) Switch(t int64) (Book, error) {
 		b.Pairs = LowerPairs(b.Pairs, view.Chain, t, len(view.Chain.Truncate(t)) == 0)
 		b.Self.Before = lowerPast(b.Self.Before, t)
 	}
+	b.Lacks = b.Lacks && !b.Shadow.Anew
 	b.Log, b.Shadow = &n, nil
 	return b, nil
 }

@@ -288,6 +288,16 @@ func (w *shadowWorld) stop() {
 	require.Fail(w.t, "the tail does not get clean")
 }
 
+// start mirrors again after a stop, from the same source: the alignment's cut
+// takes nothing.
+func (w *shadowWorld) start() {
+	if !w.b.Lacks {
+		w.newOwner()
+		return
+	}
+	w.beside(ShadowStart{}, w.end, true)
+}
+
 func ids(xs []keyed) (out []string) {
 	for _, x := range xs {
 		out = append(out, fmt.Sprint(x.V, "=", x.id, "e", x.Epoch))
@@ -358,7 +368,7 @@ func TestShadowHistories(t *testing.T) {
 			case 11:
 				if rapid.IntRange(0, 3).Draw(t, "stop") == 0 {
 					w.stop()
-					w.newOwner() // as a start does
+					w.start()
 				}
 			}
 			w.notice()

@@ -34,6 +34,7 @@ type recordJSON struct {
 	epoch.Log               // inlined; a golden test holds its fields to the format number
 	Shadow    *epoch.Shadow `json:"shadow,omitempty"`
 
+	Lacks    bool              `json:"lacks,omitempty"`
 	Cleaner  map[string]string `json:"cleaner,omitempty"`
 	CopyFrom time.Time         `json:"copyFrom,omitzero"`
 	Plain    bool              `json:"plain,omitempty"`
@@ -161,10 +162,13 @@ func decodeRecord(k Key, value []byte) (*Record, error) {
 	r := &Record{
 		V: j.V, Mirror: j.Mirror, Topic: j.Topic, Partition: j.Partition,
 		State: j.State, Desired: j.Desired, Previous: j.Previous, StateEpoch: j.StateEpoch, Error: j.Error, Retries: j.Retries,
-		Log: j.Log, Shadow: j.Shadow, Cleaner: j.Cleaner, CopyFrom: j.CopyFrom, Plain: j.Plain || j.V < 3,
+		Log: j.Log, Shadow: j.Shadow, Lacks: j.Lacks, Cleaner: j.Cleaner, CopyFrom: j.CopyFrom, Plain: j.Plain || j.V < 3,
 		Lineage: j.Lineage, TopicID: j.TopicID, SourceTopicID: j.SourceTopicID, SourceCluster: j.SourceCluster,
 		Path: j.Path, Pairs: j.Pairs, DiscardLocal: j.DiscardLocal,
 		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left, Checked: j.Checked, CutAt: j.CutAt,
+	}
+	if j.V < 4 && r.Shadow != nil && !r.Shadow.Local {
+		r.Shadow.Anew = true // or may be
 	}
 	if err := r.Log.Validate(); err != nil {
 		return nil, fmt.Errorf("virtual log: %w", err)
@@ -308,7 +312,7 @@ func (r *Record) Encode() ([]byte, error) {
 	return r.check(json.Marshal(recordJSON{
 		V: KindRecord.Format(), Mirror: r.Mirror, Topic: r.Topic, Partition: r.Partition,
 		State: r.State, Desired: r.Desired, Previous: r.Previous, StateEpoch: r.StateEpoch, Error: r.Error, Retries: r.Retries,
-		Log: r.Log, Shadow: r.Shadow, Cleaner: r.Cleaner, CopyFrom: r.CopyFrom, Plain: r.Plain,
+		Log: r.Log, Shadow: r.Shadow, Lacks: r.Lacks, Cleaner: r.Cleaner, CopyFrom: r.CopyFrom, Plain: r.Plain,
 		Lineage: r.Lineage, TopicID: r.TopicID, SourceTopicID: r.SourceTopicID, SourceCluster: r.SourceCluster,
 		Path: r.Path, Pairs: r.Pairs, DiscardLocal: r.DiscardLocal,
 		CommandSeq: r.CommandSeq, Past: r.Past, SourceLineage: r.SourceLineage, SourcePast: r.SourcePast, Left: r.Left, Checked: r.Checked, CutAt: r.CutAt,

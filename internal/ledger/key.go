@@ -28,7 +28,7 @@ const (
 // changed stays readable for it. Files under testdata hold the formats to this.
 func (k Kind) Format() int {
 	if k == KindRecord {
-		return 3 // cleaner, copyFrom and plain say something by their absence
+		return 4 // cleaner, copyFrom, plain and shadow.anew say something by their absence
 	}
 	return 2
 }

@@ -69,6 +69,9 @@ type Record struct {
 	// Shadow is a log that is built beside it on a compacted topic (H15); nil:
 	// none. The owner writes to it, readers see Log.
 	Shadow *epoch.Shadow
+	// Lacks: older values of keys may be missing that the source has
+	// (epoch.Book.Lacks).
+	Lacks bool
 	// Cleaner is what the destination topic's own configs were that are changed
 	// to keep the cleaner off while there is a shadow ("": not set); they are
 	// put back before it is forgotten. nil: not changed.
