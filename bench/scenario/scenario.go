@@ -80,11 +80,12 @@ func (s *Scenario) Order(round int) []Run {
 		return nil
 	}
 	first := round % len(runs)
-	runs = append(runs[first:], s.Runs[:first]...)
 	if round%2 == 1 {
+		runs = append(runs[first+1:], s.Runs[:first+1]...)
 		slices.Reverse(runs)
+		return runs
 	}
-	return runs
+	return append(runs[first:], s.Runs[:first]...)
 }
 
 // Options of a run that scenarios look at.

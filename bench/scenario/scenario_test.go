@@ -21,7 +21,7 @@ func TestOrderTurns(t *testing.T) {
 		}
 		return out
 	}
-	require.Equal(t, []string{"abc", "acb", "cab", "cba"}, []string{names(0), names(1), names(2), names(3)})
+	require.Equal(t, []string{"abc", "bac", "cab", "acb"}, []string{names(0), names(1), names(2), names(3)})
 	require.Equal(t, -1, s.FirstRound())
 	require.Equal(t, "ab", names(-1), "the warm-up")
 	require.Len(t, s.Runs, 3)
