@@ -79,10 +79,7 @@ func TestE2E3Failback(t *testing.T) {
 	a.shows("0(0) 1(1) 2(2) 3(3)")
 	require.Contains(t, a.said.String(), `msg="records here that the source does not have are cut: lockstep diverged lists and exports them"`)
 	require.Contains(t, a.said.String(), "from=2 end=3")
-	cut := func(s *site) *ledger.Cut {
-		st, _ := s.part().Live.Status()
-		return st.Cut
-	}
+	cut := func(s *site) *ledger.Cut { return s.rec().Cut }
 	require.Equal(t, &ledger.Cut{From: 2, End: 3}, cut(a))
 	require.Equal(t, &ledger.Cut{}, cut(b), "nothing was here at the first start")
 	require.Equal(t, b.content(), a.content())

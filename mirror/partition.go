@@ -138,8 +138,7 @@ type stats struct {
 	lastFetch, lastAppend  time.Time
 	bytes, records         int64 // appended, for the mean record size
 	verified               int32 // leader epoch under which the source took our end for its own, -1: none
-	cut                    *ledger.Cut
-	progressed             bool // something was appended since the partition left FAILED
+	progressed             bool  // something was appended since the partition left FAILED
 }
 
 func newPartition(e *Engine, s Spec) *Partition {
@@ -316,7 +315,7 @@ func (p *Partition) report() {
 	p.live.SetStatus(ledger.Status{
 		SourceStart: p.stats.sourceStart, SourceEnd: p.stats.sourceEnd, SourceEpoch: p.src.epoch, Position: p.tail.position,
 		LastFetch: p.stats.lastFetch, LastAppend: p.stats.lastAppend, Error: p.errOp,
-		Held: p.heldStatus(), Cut: p.stats.cut,
+		Held: p.heldStatus(),
 	})
 }
 

@@ -412,9 +412,6 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 			cut.From = al.Local.VStart
 		}
 	}
-	p.mu.Lock()
-	p.stats.cut = &cut // before the write: one whose answer is lost is not made again
-	p.mu.Unlock()
 	p.met.generation(why)
 	said := []any{
 		"with", al.Cluster, "pair", step.Pair, "pair_of", step.Holder, "v", o.VStart, "p", o.PStart, "gen", o.Gen,
@@ -430,7 +427,7 @@ func (p *Partition) alignCut(ctx context.Context, al *epoch.Alignment, step epoc
 		r.SourceCluster, r.SourceTopicID = al.Cluster, src.id
 		r.SourceLineage, r.SourcePast = b.Source.Lineage, b.Source.Before
 		r.Path = al.Record.PathOf(al.Cluster)
-		r.Error, r.Checked, r.CutAt = "", 0, r.StateEpoch
+		r.Error, r.Checked, r.Cut, r.CutAt = "", 0, &cut, r.StateEpoch
 		if p.compacted && (anew || step.Shadow) {
 			r.CopyFrom = time.Now().UTC()
 		}

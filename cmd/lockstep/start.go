@@ -18,7 +18,7 @@ func startCommand() *cobra.Command {
 		`Mirror STOPPED partitions from their source. Clients' writes here are refused from then on, what both sides share is kept,
 the rest is cut (not deleted: lockstep diverged lists it), and mirroring goes on. Allowed only when every selected partition
 is STOPPED. Waits until all are MIRRORING. Prints for each partition from which offset on it was cut, and how many offsets
-those are; an instance knows that of the partitions that it mirrors.`)
+those are.`)
 	cmd.Flags().BoolVar(&v.req.DiscardLocal, "discard-local", false, "drop local records when nothing says that the source shares any")
 	return cmd
 }
@@ -75,10 +75,10 @@ func cutAway(r *control.Result) string {
 		}
 		s += "`lockstep diverged export` writes them out."
 	case unknown == len(r.Partitions):
-		return "What was cut, if anything, is not known to the instance that answers: `lockstep diverged list` shows it."
+		return "What was cut, if anything, the ledger does not say (an older release made the cut): `lockstep diverged list` shows it."
 	}
 	if unknown > 0 {
-		s += fmt.Sprintf(" Of %s it is not known to the instance that answers: `lockstep diverged list` shows it.", plural.Of(unknown, "partition"))
+		s += fmt.Sprintf(" Of %s the ledger does not say it (an older release made the cut): `lockstep diverged list` shows it.", plural.Of(unknown, "partition"))
 	}
 	return s
 }

@@ -156,8 +156,8 @@ func TestStatusLastLine(t *testing.T) {
 	require.Contains(t, allWell(0, 0), "No partition is mirrored")
 }
 
-// What a start cut, and where to find it: also when the instance that answers
-// doesn't know.
+// What a start cut, and where to find it: also when the ledger doesn't
+// say.
 func TestStartSaysWhatWasCut(t *testing.T) {
 	of := func(cuts ...*ledger.Cut) *control.Result {
 		r := &control.Result{Verb: control.Start, Done: true}
@@ -177,11 +177,11 @@ func TestStartSaysWhatWasCut(t *testing.T) {
 	require.Regexp(t, `tc .* done +│ - +│ - `, out)
 	require.Contains(t, out, "12 offsets that the source does not have were cut.")
 	require.Contains(t, out, "  lockstep diverged list --topic tb\n`lockstep diverged export`")
-	require.Contains(t, out, "Of 1 partition it is not known")
+	require.Contains(t, out, "Of 1 partition the ledger does not say it")
 	require.NotContains(t, out, "--topic ta")
 
 	require.Equal(t, "Nothing that was shown here was cut.", cutAway(of(none, none)))
-	require.Contains(t, cutAway(of(nil)), "not known to the instance that answers")
+	require.Contains(t, cutAway(of(nil)), "the ledger does not say")
 	many := cutAway(of(some, some, some, some, some, some, some))
 	require.Contains(t, many, "84 offsets")
 	require.Contains(t, many, "… and 2 topics more")

@@ -319,6 +319,21 @@ func TestDescribe(t *testing.T) {
 	require.Equal(t, "other", s.svc.Instances()[0].ID)
 }
 
+// What the newest start cut is known to every instance, and told while the
+// partition mirrors since then.
+func TestDescribeCut(t *testing.T) {
+	s := newStand(t)
+	for i, state := range []epoch.State{epoch.StateMirroring, epoch.StateStopped, epoch.StateLogAlignment} {
+		s.partition("orders", int32(i), state, func(r *ledger.Record) { r.Cut = &ledger.Cut{From: 12, End: 20} })
+	}
+	ps, err := s.svc.Partitions(t.Context(), Selection{Topics: []string{"orders"}})
+	require.NoError(t, err)
+	require.Equal(t, &ledger.Cut{From: 12, End: 20}, ps[0].Cut, "without a number from its owner")
+	require.Empty(t, ps[0].Instance)
+	require.Nil(t, ps[1].Cut)
+	require.Nil(t, ps[2].Cut)
+}
+
 // A start that has not cut yet, and failed: the log here still ends where local
 // writes do, as clients see it, not where mirroring had stopped before them.
 func TestDescribeLocalEnd(t *testing.T) {

@@ -48,7 +48,7 @@ type Partition struct {
 	Instance string       `json:"instance,omitempty"` // the one that mirrors it, if that is the one that answers
 	Left     *ledger.Left `json:"left,omitempty"`     // what the newest stop left behind
 	Held     *ledger.Held `json:"held,omitempty"`     // a transaction open on the source holds it back
-	Cut      *ledger.Cut  `json:"cut,omitempty"`      // by the start that it is MIRRORING since, if the instance that answers made it
+	Cut      *ledger.Cut  `json:"cut,omitempty"`      // by the start that it is MIRRORING since; none: an older release made it
 }
 
 // stateUnselected is under which a mirror's unselected partitions are counted.
@@ -162,8 +162,13 @@ func (s *Service) one(p *ledger.Partition, instances []*ledger.Instance) Partiti
 		if r.State == epoch.StateLogAlignment || r.State == epoch.StateULERecovery {
 			d.WaitingFor = ledger.Waiting(instances, p, s.o.UncleanElections(r.Mirror, r.Topic), s.o.Now())
 		}
-		if r.Left != nil && r.State == epoch.StateStopped {
-			d.SourceOffset = r.Left.SourceEnd
+		switch r.State {
+		case epoch.StateStopped:
+			if r.Left != nil {
+				d.SourceOffset = r.Left.SourceEnd
+			}
+		case epoch.StateMirroring:
+			d.Cut = r.Cut
 		}
 	}
 	if p.Live == nil { // the ledger does not know it yet
@@ -179,7 +184,7 @@ func (s *Service) one(p *ledger.Partition, instances []*ledger.Instance) Partiti
 	if ok && d.State != epoch.StateStopped {
 		d.SourceOffset, d.SourceEpoch = st.SourceEnd, st.SourceEpoch
 		if d.State == epoch.StateMirroring {
-			d.Held, d.Cut = st.Held, st.Cut
+			d.Held = st.Held
 		}
 		if d.Error == "" {
 			d.Error = st.Error

@@ -52,6 +52,7 @@ type recordJSON struct {
 	SourceLineage string       `json:"sourceLineage,omitempty"`
 	SourcePast    []epoch.Past `json:"sourcePast,omitempty"`
 	Left          *Left        `json:"left,omitempty"`
+	Cut           *Cut         `json:"cut,omitempty"`
 	Checked       int32        `json:"checked,omitempty"`
 	CutAt         int64        `json:"cutAt,omitempty"`
 }
@@ -165,7 +166,7 @@ func decodeRecord(k Key, value []byte) (*Record, error) {
 		Log: j.Log, Shadow: j.Shadow, Lacks: j.Lacks, Cleaner: j.Cleaner, CopyFrom: j.CopyFrom, Plain: j.Plain || j.V < 3,
 		Lineage: j.Lineage, TopicID: j.TopicID, SourceTopicID: j.SourceTopicID, SourceCluster: j.SourceCluster,
 		Path: j.Path, Pairs: j.Pairs, DiscardLocal: j.DiscardLocal,
-		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left, Checked: j.Checked, CutAt: j.CutAt,
+		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left, Cut: j.Cut, Checked: j.Checked, CutAt: j.CutAt,
 	}
 	if j.V < 4 && r.Shadow != nil && !r.Shadow.Local {
 		r.Shadow.Anew = true // or may be
@@ -315,7 +316,7 @@ func (r *Record) Encode() ([]byte, error) {
 		Log: r.Log, Shadow: r.Shadow, Lacks: r.Lacks, Cleaner: r.Cleaner, CopyFrom: r.CopyFrom, Plain: r.Plain,
 		Lineage: r.Lineage, TopicID: r.TopicID, SourceTopicID: r.SourceTopicID, SourceCluster: r.SourceCluster,
 		Path: r.Path, Pairs: r.Pairs, DiscardLocal: r.DiscardLocal,
-		CommandSeq: r.CommandSeq, Past: r.Past, SourceLineage: r.SourceLineage, SourcePast: r.SourcePast, Left: r.Left, Checked: r.Checked, CutAt: r.CutAt,
+		CommandSeq: r.CommandSeq, Past: r.Past, SourceLineage: r.SourceLineage, SourcePast: r.SourcePast, Left: r.Left, Cut: r.Cut, Checked: r.Checked, CutAt: r.CutAt,
 	}))
 }
 

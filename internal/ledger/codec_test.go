@@ -49,6 +49,7 @@ func sampleRecord() *Record {
 		Pairs:        []Pair{{Cluster: "a", TopicID: ID{9}, Lineage: "x", LME: -1, LMO: -1}},
 		DiscardLocal: true,
 		CommandSeq:   5, Past: []epoch.Past{{Lineage: "l0", Below: 9}}, SourceLineage: "sl", SourcePast: []epoch.Past{{Lineage: "sl0", Below: 3}},
+		Cut:  &Cut{From: 50, End: 58},
 		Left: &Left{Offset: 60, Epoch: 4, Timestamp: 1700000000000, SourceEnd: 70, At: time.Unix(3, 0).UTC()}, Checked: 3, CutAt: 6,
 		Cleaner: map[string]string{"min.cleanable.dirty.ratio": "0.5"}, CopyFrom: time.Date(2026, 5, 1, 8, 0, 0, 0, time.UTC), Plain: true,
 	}

@@ -28,14 +28,6 @@ type Status struct {
 	LastFetch, LastAppend  time.Time
 	Error                  string // of the last failed try, "" after a good one
 	Held                   *Held  // nil: no transaction of the source holds it back for long
-	Cut                    *Cut   // by the newest start; nil: that was not this instance's
-}
-
-// Cut is what a start took out of the log shown here: offsets from From to
-// before End, none if they are the same.
-type Cut struct {
-	From int64 `json:"from"`
-	End  int64 `json:"end"`
 }
 
 // Held says that the source's last stable offset stands still below its high

@@ -100,6 +100,7 @@ type Record struct {
 	SourceLineage string
 	SourcePast    []epoch.Past
 	Left          *Left // what the newest stop left behind
+	Cut           *Cut  // what the newest start took out; nil: none yet, or an older version's
 	// CutAt is the state epoch of the newest write that cut the log: what a
 	// checkpoint of before says was shown, may be gone.
 	CutAt int64
@@ -107,6 +108,13 @@ type Record struct {
 	// native span was found whole (H4, F5): under a later one clients are
 	// answered retriable errors until the owner has looked.
 	Checked int32
+}
+
+// Cut is what a start took out of the log shown here: offsets from From to
+// before End, none if they are the same.
+type Cut struct {
+	From int64 `json:"from"`
+	End  int64 `json:"end"`
 }
 
 // Left is what a stop leaves behind: up to where the source was mirrored, and
@@ -153,6 +161,10 @@ func (r *Record) Next() *Record {
 	if r.Left != nil {
 		l := *r.Left
 		n.Left = &l
+	}
+	if r.Cut != nil {
+		c := *r.Cut
+		n.Cut = &c
 	}
 	n.Log.Spans = slices.Clone(r.Log.Spans)
 	n.Log.Chain = slices.Clone(r.Log.Chain)
