@@ -37,9 +37,7 @@ type chart struct {
 
 	startP, startV int64 // the first live batch at or above physical log start startP begins at startV
 
-	times     *epoch.TimeIndex // of every live batch in [timesFrom, timesTo); nil: not needed so far
-	timesFrom int64
-	timesTo   int64
+	times *timeline // nil: not needed so far
 }
 
 func newChart(set spanSet, leader int32) *chart {
@@ -163,42 +161,60 @@ func (c *chart) start(p int64) (v int64, ok bool) {
 	return c.startV, c.startP == p && p >= 0
 }
 
-// timesNeed says which physical range must be shown to addTime, in order,
-// before timesFirst and timesMax are exact for everything from physical offset
-// from on. Where an index begins later, it is begun again.
-func (c *chart) timesNeed(from int64) int64 {
+// timeline returns the time index that begins at from or before, a new one when
+// there is none, or when its maximum lies below the log's start now. Whoever
+// fills it asks that one, whatever becomes of the page meanwhile.
+func (c *chart) timeline(from, start int64) *timeline {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.times == nil || c.timesFrom > from {
-		c.times, c.timesFrom, c.timesTo = epoch.NewTimeIndex(maxSamples), from, from
+	if c.times == nil || c.times.from > from || c.times.outlived(start) {
+		c.times = &timeline{from: from, to: from, index: epoch.NewTimeIndex(maxSamples)}
 	}
-	return c.timesTo
+	return c.times
 }
 
-// addTime takes the next live batch: p its base, pEnd its end.
-func (c *chart) addTime(p, pEnd, maxTimestamp int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.times != nil && p >= c.timesTo { // else another connection was here first
-		c.times.Add(p, maxTimestamp)
-		c.timesTo = pEnd
+// timeline is a time index of every live batch in the physical range [from, to).
+// Several connections may fill it at once: each reads on from where it ends, in
+// order.
+type timeline struct {
+	from int64
+
+	mu    sync.Mutex
+	to    int64
+	index *epoch.TimeIndex
+}
+
+// end is where to read on.
+func (t *timeline) end() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.to
+}
+
+// add takes the next live batch: p its base, pEnd its end.
+func (t *timeline) add(p, pEnd, maxTimestamp int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if pEnd > t.to { // else another connection was here first
+		t.index.Add(max(p, t.from), maxTimestamp)
+		t.to = pEnd
 	}
 }
 
-func (c *chart) timesFirst(ts int64) (p int64, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.times == nil {
-		return -1, false
-	}
-	return c.times.FirstAtOrAbove(ts)
+// outlived: the batch with the largest timestamp is gone.
+func (t *timeline) outlived(start int64) bool {
+	_, p, ok := t.max()
+	return ok && p < start
 }
 
-func (c *chart) timesMax() (ts, p int64, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.times == nil {
-		return -1, -1, false
-	}
-	return c.times.Max()
+func (t *timeline) first(ts int64) (p int64, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.index.FirstAtOrAbove(ts)
+}
+
+func (t *timeline) max() (ts, p int64, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.index.Max()
 }

@@ -315,7 +315,7 @@ func (f *listOffsets) atTime(l *offsetLookup, r *reader, p, ts int64, indexed bo
 						l.answer(-1, -1, -1)
 						next()
 					default:
-						f.recordAt(l, h, found, func(_ int64, t int64) bool { return t >= ts })
+						f.recordAt(l, h, found, func(delta, t int64) bool { return t >= ts && h.at.P+delta >= p })
 					}
 				})
 			case indexed:
@@ -323,13 +323,13 @@ func (f *listOffsets) atTime(l *offsetLookup, r *reader, p, ts int64, indexed bo
 			default:
 				// The broker's answer is not shown, and what follows it is older:
 				// without an index every look-up would read on from here (M8).
-				f.index(l, r, p, func(code int16) {
+				f.index(l, r, p, func(x *timeline, code int16) {
 					if code != 0 {
 						l.fail(code)
 						next()
 						return
 					}
-					at, ok := r.chart(l.log.Log).timesFirst(ts)
+					at, ok := x.first(ts)
 					if !ok {
 						l.answer(-1, -1, -1)
 						next()
@@ -357,15 +357,16 @@ func (f *listOffsets) maxTimestamp(l *offsetLookup, r *reader, p, ts int64, next
 				l.fail(code)
 				next()
 			case ok && !h.head.Control:
-				f.recordAt(l, h, next, func(_ int64, t int64) bool { return t >= ts })
+				// p itself may be the end of the batch (older brokers, compressed ones).
+				f.recordAt(l, h, next, func(delta, t int64) bool { return t >= ts && h.at.P+delta >= r.start })
 			default:
-				f.index(l, r, r.start, func(code int16) {
+				f.index(l, r, r.start, func(x *timeline, code int16) {
 					if code != 0 {
 						l.fail(code)
 						next()
 						return
 					}
-					ts, at, ok := r.chart(l.log.Log).timesMax()
+					ts, at, ok := x.max()
 					if !ok {
 						l.answer(-1, -1, -1)
 						next()
@@ -380,20 +381,20 @@ func (f *listOffsets) maxTimestamp(l *offsetLookup, r *reader, p, ts int64, next
 
 // index extends the partition's time index, which begins at from or before, to
 // the high watermark.
-func (f *listOffsets) index(l *offsetLookup, r *reader, from int64, done func(code int16)) {
-	c := r.chart(l.log.Log)
-	start := c.timesNeed(max(from, r.start))
+func (f *listOffsets) index(l *offsetLookup, r *reader, from int64, done func(x *timeline, code int16)) {
+	x := r.chart(l.log.Log).timeline(max(from, r.start), r.start)
+	start := x.end()
 	if start >= r.end {
-		done(0)
+		done(x, 0)
 		return
 	}
 	r.scan(l.log.Log, start, r.end, maxScanBytes, func(b protocol.Batch, e epochBatch) bool {
 		_, live, ahead := place(l.log.Log, e)
 		if live && !e.Control {
-			c.addTime(e.P, e.PEnd(), b.MaxTimestamp())
+			x.add(e.P, e.PEnd(), b.MaxTimestamp())
 		}
 		return !ahead
-	}, func(end scanEnd) { done(end.code) })
+	}, func(end scanEnd) { done(x, end.code) })
 }
 
 // recordAt finds, on a worker, the first record of a live batch that want

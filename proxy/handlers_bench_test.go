@@ -242,43 +242,54 @@ var errStuck = errors.New("nothing left to do, and no answer")
 
 // run gives a request to the handlers and turns the loop until it is answered.
 func (b *bench) run(req kmsg.Request) result {
+	began := b.now
+	x := b.begin(req)
+	for turns := 0; x.done == nil; turns++ {
+		require.Less(b.t, turns, 100_000, "no end")
+		b.turn(x)
+	}
+	x.done.took = b.now.Sub(began)
+	return *x.done
+}
+
+// begin gives a request to the handlers.
+func (b *bench) begin(req kmsg.Request) *fakeExchange {
 	hdr := protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion(), ClientID: []byte("test")}
 	frame := protocol.AppendRequestHeader(nil, hdr.Key, hdr.Version, 7, hdr.ClientID)
 	hdr.HeaderLen = len(frame)
 	x := &fakeExchange{b: b, hdr: hdr, frame: req.AppendTo(frame), posts: make(chan func(), 64)}
-	began := b.now
 	b.h.handle(x)
-	for turns := 0; x.done == nil; turns++ {
-		require.Less(b.t, turns, 100_000, "no end")
-		if len(x.queue) > 0 {
-			f := x.queue[0]
-			x.queue = x.queue[1:]
-			f()
-			continue
-		}
-		b.h.wait()
-		select {
-		case f := <-x.posts:
-			f()
-			continue
-		default:
-		}
-		if len(x.timer) == 0 {
-			require.NoError(b.t, errStuck)
-		}
-		first := 0
-		for i := range x.timer {
-			if x.timer[i].at.Before(x.timer[first].at) {
-				first = i
-			}
-		}
-		tm := x.timer[first]
-		x.timer = append(x.timer[:first], x.timer[first+1:]...)
-		b.pass(max(tm.at.Sub(b.now), 0))
-		tm.f()
+	return x
+}
+
+// turn does the next thing that an exchange waits for.
+func (b *bench) turn(x *fakeExchange) {
+	if len(x.queue) > 0 {
+		f := x.queue[0]
+		x.queue = x.queue[1:]
+		f()
+		return
 	}
-	x.done.took = b.now.Sub(began)
-	return *x.done
+	b.h.wait()
+	select {
+	case f := <-x.posts:
+		f()
+		return
+	default:
+	}
+	if len(x.timer) == 0 {
+		require.NoError(b.t, errStuck)
+	}
+	first := 0
+	for i := range x.timer {
+		if x.timer[i].at.Before(x.timer[first].at) {
+			first = i
+		}
+	}
+	tm := x.timer[first]
+	x.timer = append(x.timer[:first], x.timer[first+1:]...)
+	b.pass(max(tm.at.Sub(b.now), 0))
+	tm.f()
 }
 
 // ask runs a request that must be answered by the handlers.

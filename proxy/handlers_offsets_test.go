@@ -8,18 +8,23 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
 
+	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
-// offsetsOf asks for one partition.
-func offsetsOf(b *bench, version int16, timestamp int64) kmsg.ListOffsetsResponseTopicPartition {
+func askOffset(version int16, timestamp int64) *kmsg.ListOffsetsRequest {
 	q := kmsg.NewPtrListOffsetsRequest()
 	q.Version, q.ReplicaID, q.IsolationLevel = version, -1, 1
 	p := kmsg.NewListOffsetsRequestTopicPartition()
 	p.Timestamp = timestamp
 	q.Topics = []kmsg.ListOffsetsRequestTopic{{Topic: "m", Partitions: []kmsg.ListOffsetsRequestTopicPartition{p}}}
-	r := respond[*kmsg.ListOffsetsResponse](b, q)
+	return q
+}
+
+// offsetsOf asks for one partition.
+func offsetsOf(b *bench, version int16, timestamp int64) kmsg.ListOffsetsResponseTopicPartition {
+	r := respond[*kmsg.ListOffsetsResponse](b, askOffset(version, timestamp))
 	require.Len(b.t, r.Topics, 1)
 	require.Equal(b.t, "m", r.Topics[0].Topic)
 	require.Len(b.t, r.Topics[0].Partitions, 1)
@@ -195,6 +200,122 @@ func TestM8LearnedBeforeTheDestinationLostATail(t *testing.T) {
 	a = offsetsOf(b, 7, protocol.TimestampMax)
 	require.EqualValues(t, 4, a.Offset)
 	require.EqualValues(t, 2700, a.Timestamp)
+}
+
+// M8: who fills the time index asks that one, whatever other connections make of
+// the partition's page meanwhile.
+func TestM8LookUpsByTimeAtOnce(t *testing.T) {
+	// A dead record far in the future is the broker's answer to what is asked for
+	// above the timestamp of the first live one, which is the largest.
+	setUp := func(t *testing.T) (*bench, *history) {
+		b := newBench(t)
+		h := newHistory(t, b.sim.part("m", 0))
+		h.ts = 4000
+		h.append(2, 0)
+		h.ts = 1 << 40
+		h.foreign(1)
+		h.ts = 3000
+		h.append(2, 0)
+		h.ts = 1 << 50
+		h.foreign(1)
+		h.ts = 2000
+		h.append(2, 0)
+		b.mirror("m", 0, h.log)
+		return b, h
+	}
+	// indexing turns an exchange until it has an index that begins at from.
+	indexing := func(b *bench, x *fakeExchange, l *epoch.Log, from int64) {
+		for {
+			if c := b.h.atlas.chart(partKey{"m", 0}, l); c.times != nil && c.times.from == from {
+				return
+			}
+			require.Nil(b.t, x.done)
+			b.turn(x)
+		}
+	}
+	answer := func(b *bench, x *fakeExchange) int64 {
+		for x.done == nil {
+			b.turn(x)
+		}
+		r := kmsg.NewPtrListOffsetsResponse()
+		r.Version = 7
+		require.NoError(b.t, r.ReadFrom(x.done.body))
+		require.Zero(b.t, r.Topics[0].Partitions[0].ErrorCode)
+		return r.Topics[0].Partitions[0].Offset
+	}
+	t.Run("the index is begun again further down", func(t *testing.T) {
+		b, h := setUp(t)
+		other := *b
+		other.st = &connState{}
+		x := b.begin(askOffset(7, 4001)) // none is shown: all from p2 on is looked at
+		indexing(b, x, h.log, 2)
+		y := other.begin(askOffset(7, protocol.TimestampMax))
+		indexing(&other, y, h.log, 0)
+		require.EqualValues(t, -1, answer(b, x))
+		require.EqualValues(t, 0, answer(&other, y))
+		require.EqualValues(t, 0, offsetsOf(b, 7, protocol.TimestampMax).Offset)
+	})
+	t.Run("a later leader", func(t *testing.T) {
+		b, h := setUp(t)
+		other := *b
+		other.st = &connState{}
+		x := b.begin(askOffset(7, protocol.TimestampMax))
+		indexing(b, x, h.log, 0)
+		h.part.lead(6)
+		require.EqualValues(t, 6, offsetsOf(&other, 7, protocol.TimestampLatest).Offset)
+		require.EqualValues(t, 0, offsetsOf(&other, 7, protocol.TimestampMax).Offset)
+		require.EqualValues(t, 0, answer(b, x))
+	})
+	t.Run("a leader of before", func(t *testing.T) { // a broker that does not know yet that it is deposed
+		b, h := setUp(t)
+		h.part.epoch = 4
+		b.h.atlas.chartUnder(partKey{"m", 0}, h.log, 5)
+		require.EqualValues(t, 0, offsetsOf(b, 7, protocol.TimestampMax).Offset)
+	})
+}
+
+// M8: the maximum is one of what is still there.
+func TestM8MaximumAfterRetention(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.ts = 4000
+	h.append(2, 0)
+	h.ts = 3000
+	h.append(2, 0)
+	h.ts = 1 << 50
+	h.foreign(1)
+	h.ts = 2000
+	h.append(2, 0)
+	b.mirror("m", 0, h.log)
+	require.EqualValues(t, 0, offsetsOf(b, 7, protocol.TimestampMax).Offset)
+	h.retain(2)
+	for range 2 {
+		require.EqualValues(t, 2, offsetsOf(b, 7, protocol.TimestampMax).Offset)
+	}
+}
+
+// M7, M8: where DeleteRecords has cut into a batch, what it has deleted is not
+// found by time either.
+func TestM7TimesBelowTheStart(t *testing.T) {
+	for _, far := range []bool{false, true} { // with the time index
+		b := newBench(t)
+		h := newHistory(t, b.sim.part("m", 0))
+		h.append(3, 0)
+		h.stop(0, 1)
+		h.ts = 2000
+		if far {
+			h.ts = 1 << 50
+			h.late(1, 1)
+			h.ts = 2000
+		}
+		h.write(3, -1, false)
+		b.mirror("m", 0, h.log)
+		h.part.start = h.live[len(h.live)-1].p + 1
+		first := h.live[len(h.live)-2].v
+		require.Equal(t, first, offsetsOf(b, 7, protocol.TimestampEarliest).Offset)
+		require.Equal(t, first, offsetsOf(b, 7, 1500).Offset)
+		require.Equal(t, first, offsetsOf(b, 7, protocol.TimestampMax).Offset)
+	}
 }
 
 // M8: negative timestamps that are no special ones are plain ones.
