@@ -136,6 +136,13 @@ func (s *Shadow) Due(position, sourceEnd int64) bool {
 	return s != nil && !s.Local && (position >= s.Target || sourceEnd >= 0 && position >= sourceEnd)
 }
 
+// WantsAnew tells that the shadow must not take its place with a cut to t, but be
+// begun again at the source's log start: it shares the front with the log shown,
+// where the cleaner may have taken values for later ones that go with the cut.
+func (b Book) WantsAnew(t int64) bool {
+	return b.Shadow != nil && !b.Shadow.Anew && t < b.Log.Open().VStart
+}
+
 // Switch makes the shadow the log shown. What is shown below t is the shadow's
 // branch (the source has been asked, see Truncation), so the chain below it
 // stays, with epochs of which compaction has left no record, and positions there
@@ -144,6 +151,9 @@ func (s *Shadow) Due(position, sourceEnd int64) bool {
 func (b Book) Switch(t int64) (Book, error) {
 	if b.Shadow == nil {
 		return b, errors.New("epoch: there is no shadow")
+	}
+	if b.WantsAnew(t) {
+		return b, errors.New("epoch: a shadow with what was kept can't take its place with a cut")
 	}
 	view, n := b.Log, b.Shadow.Log
 	end := view.Open().VStart

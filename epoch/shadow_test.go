@@ -237,6 +237,10 @@ func (w *shadowWorld) switchOver() {
 			return
 		}
 	}
+	if w.b.WantsAnew(t) {
+		w.beside(ShadowStart{}, t, false)
+		return
+	}
 	was, cut := w.end, t < w.b.Log.Open().VStart
 	b, err := w.b.Switch(t)
 	w.took(b, err)
@@ -400,4 +404,21 @@ func TestShadowHistories(t *testing.T) {
 		}
 		require.Equal(t, want, have)
 	})
+}
+
+// H15: what shares the front with the log shown does not take its place with a cut.
+func TestH15SwitchWithACutIsAnew(t *testing.T) {
+	l := &Log{Spans: []Span{{Kind: Mirrored, Gen: 1, PEnd: -1}}, Chain: Chain{{0, 0}}, LastGen: 1}
+	for _, keep := range []bool{true, false} {
+		b, err := Book{Log: l}.Cut(CutTo{T: 4, VEnd: 4, PEnd: 5, PEpoch: 3, Gen: 2})
+		require.NoError(t, err)
+		b, err = b.Beside(ShadowStart{Keep: keep, From: 2, Target: 4, PEnd: 5, PEpoch: 3, Gen: 3})
+		require.NoError(t, err)
+		require.False(t, b.WantsAnew(4))
+		_, err = b.Switch(4)
+		require.NoError(t, err)
+		require.Equal(t, keep, b.WantsAnew(2))
+		_, err = b.Switch(2)
+		require.Equal(t, keep, err != nil)
+	}
 }

@@ -216,6 +216,15 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	default:
 		t = min(step.T, end)
 	}
+	if b.WantsAnew(t) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.rec == rec && p.phase == phaseRun {
+			p.slog.Warn("the source lost records that are shown here: the compacted topic is mirrored anew", "from", t, "was", end)
+			p.doubt("source_cut", regen{force: true, rebuild: &rebuild{}})
+		}
+		return nil
+	}
 	live := step.Do == epoch.TruncULE || step.Do == epoch.TruncShadow
 	if b, err = b.Switch(t); err != nil {
 		return fail(reasonLedger, "%w", err)

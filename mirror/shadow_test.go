@@ -688,6 +688,42 @@ func TestH15StopLeavesOlderValuesToTheNextStart(t *testing.T) {
 	eventually(t, "switched", func() bool { return a.rec().Shadow == nil && !a.rec().Lacks })
 }
 
+// H15: a topic of which only the end is written once more, as a late write lies
+// behind it, takes its place with a cut only when all of it was copied from the
+// source: of what stays the cleaner here took values for later ones that go.
+func TestH15KeptFrontDoesNotOutliveACut(t *testing.T) {
+	a, b := shadowed(t, 4, 2)
+	b.phys.with("t", 0, func(l *fakeLog) {
+		l.batches = slices.Delete(slices.Clone(l.batches), 1, 2) // offset 1, for offset 2, say
+	})
+	landed := false
+	b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+		switch s, _ := x.ReadStamp(); {
+		case s.V == 4 && !landed:
+			landed = true
+			late := rawBatch{base: 2, n: 1}.bytes()
+			if late.WriteStamp(protocol.Stamp{V: 2, Gen: 99}) != nil {
+				panic("stamp")
+			}
+			late.SetBase(l.end(), l.epoch)
+			l.append(late)
+		case s.V == 2: // the end is not written once more yet
+			return 7, true // REQUEST_TIMED_OUT
+		}
+		return 0, false
+	})
+	a.write(1)
+	b.meta()
+	eventually(t, "begun", func() bool { s := b.rec().Shadow; return s != nil && !s.Anew })
+	uncleanElection(a, 2, 5)
+	a.write(1)
+	b.phys.hook(nil)
+	b.meta()
+	b.shows("0(0) 1(0) 2(5)")
+	require.Equal(t, a.content(), b.content())
+	require.Empty(t, b.deadBehind())
+}
+
 // M26: a mirror that was away from a compacted source for longer than that keeps
 // tombstones mirrors anew; one that was not, and cuts nothing, does not.
 func TestM26TombstonesMissed(t *testing.T) {
