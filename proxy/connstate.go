@@ -77,6 +77,8 @@ type cursor struct {
 	hole   int64
 	holeAt time.Time
 	deadPE int32 // newest physical epoch of what was passed over as dead in the open native span, -1: nothing
+	// far is where a request goes on though it is astray, as one can't read more.
+	far int64
 	// early is when the client was last told to wait above the end, zero: it
 	// stands in range.
 	early time.Time
@@ -160,7 +162,7 @@ func (c *cursor) advance(m mark) {
 // forget drops what is known, not the isolation alarm.
 func (c *cursor) forget() {
 	c.lose()
-	c.seen, c.hole, c.deadPE, c.sound, c.early = -1, -1, -1, time.Time{}, time.Time{}
+	c.seen, c.hole, c.deadPE, c.far, c.sound, c.early = -1, -1, -1, -1, time.Time{}, time.Time{}
 }
 
 // doubt is forget, but for where the client was sent over a hole.

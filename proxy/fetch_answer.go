@@ -415,10 +415,7 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 			f.h.atlas.chart(p.partKey, l).forget()
 		}
 	case out.next > p.p:
-		p.outcome = outMoved
-		if p.astray(out.next) && f.spent <= maxFetchRead {
-			p.outcome = outAgain // now or never: it isn't kept for the next request
-		}
+		p.outcome = f.passedOver(p, c, out.next)
 		c.advance(mark{p.offset, out.next, out.chain})
 	case c.ru && f.q.IsolationLevel != 0 && !p.sided:
 		p.outcome = outAgain

@@ -37,6 +37,18 @@ func (p *fetchPart) astray(at int64) bool {
 	return s != nil && at > s.PStart+max(p.offset-s.VStart, 0)
 }
 
+// passedOver: all up to physical offset at is hidden.
+func (f *fetch) passedOver(p *fetchPart, c *cursor, at int64) outcome {
+	switch {
+	case !p.astray(at):
+		return outMoved
+	case f.spent <= maxFetchRead:
+		return outAgain // now or never: the next request does not begin there
+	}
+	c.far = at // or it would never get over it
+	return outMoved
+}
+
 // overHole looks, when a reader is to be sent over a hole, whether the broker still has everything below the span (H4):
 // else records may come to stand where there seems to be nothing.
 func (f *fetch) overHole(p *fetchPart, raw protocol.FetchPartition, out pick, done func(code int16)) {

@@ -215,7 +215,8 @@ func (p *fetchPart) check(e ends, start int64) (epoch.FetchAnswer, epoch.Entry) 
 
 // seek finds the physical offset to read from.
 func (f *fetch) seek(p *fetchPart, done func()) {
-	if m, ok := f.x.State().cursor(p.partKey, p.log.Log).find(p.offset); ok {
+	c := f.x.State().cursor(p.partKey, p.log.Log)
+	if m, ok := c.find(p.offset); ok && (f.rounds > 0 || m.p == c.far || !p.astray(m.p)) {
 		p.p, p.chain = m.p, m.chain
 		done()
 		return

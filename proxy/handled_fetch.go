@@ -26,6 +26,7 @@ type fetch struct {
 
 	deadline time.Time
 	spent    int64 // bytes of batches read
+	rounds   int   // that brought nothing to show
 
 	resp     protocol.FetchResponse // newest answer of the broker
 	ruResp   protocol.FetchResponse // of the read_uncommitted side request (H16)
@@ -225,6 +226,7 @@ func (f *fetch) answered() {
 // again starts another round: every partition is looked at anew, since the
 // ledger may have moved.
 func (f *fetch) again() {
+	f.rounds++
 	for _, r := range f.readers {
 		r.bounded = false
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -257,6 +259,60 @@ func TestH4NoHoleWhereRecordsWereLost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 1}, []int64{x.BaseOffset(), x.NextOffset()})
 	require.EqualValues(t, 1, x.NumRecords())
+}
+
+// H4: what was passed over as dead in the native span is looked at again by the
+// next Fetch: an unclean election may have taken it, and clients have written there
+// (found by TestReadersOfAMovingLog).
+func TestH4DeadStretchIsLookedAtAgain(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(1, 0)
+	h.stop(0, 1)
+	h.write(1, -1, false) // v1
+	h.late(h.log.Spans[0].Gen, 2)
+	h.sync()
+	h.write(1, -1, false) // v4
+	h.show(b)
+	at := func(offset int64) (recs []liveRecord) {
+		q := fetchOne(11, "m", [16]byte{}, offset, 1)
+		q.MaxWaitMillis = 0
+		recs, _ = readBatches(t, respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0].RecordBatches)
+		return recs
+	}
+	require.EqualValues(t, 4, at(2)[0].v)
+	h.loseOnly(2)
+	require.False(t, h.lost)
+	for range 3 {
+		h.write(1, -1, false)
+	}
+	require.EqualValues(t, 2, at(2)[0].v)
+}
+
+// A reader gets over a dead stretch that is longer than what one Fetch reads.
+func TestDeadStretchLongerThanAFetch(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(1, 0)
+	h.stop(0, 1)
+	h.write(1, -1, false) // v1
+	x := simBatch(t, 0, 0, simRecord{0, 5, strings.Repeat("x", maxFetchRead+1)})
+	for range 2 {
+		h.part.put(stamp(t, slices.Clone(x), h.next[h.log.Spans[0].Gen]))
+	}
+	h.sync()
+	h.write(1, -1, false) // v4
+	h.show(b)
+	var recs []liveRecord
+	for range 4 {
+		q := fetchOne(11, "m", [16]byte{}, 2, 1)
+		q.MaxWaitMillis = 0
+		if recs, _ = readBatches(t, respond[*kmsg.FetchResponse](b, q).Topics[0].Partitions[0].RecordBatches); len(recs) > 0 {
+			break
+		}
+	}
+	require.Len(t, recs, 1)
+	require.EqualValues(t, 4, recs[0].v)
 }
 
 // H4, F5: an election costs one look-up when nothing was lost below the native
