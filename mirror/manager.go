@@ -393,6 +393,9 @@ func (m *Manager) checkpoints(ctx context.Context) error {
 		for _, s := range m.sources {
 			m.checkpoint(ctx, s)
 		}
+		if pool := m.opts.Destination.Dialer.Pool; pool != nil { // one for all engines
+			pool.Age()
+		}
 	}
 }
 

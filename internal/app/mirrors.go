@@ -186,7 +186,9 @@ func (a *app) newMirrors(c *config.Config) (*mirrors, error) {
 	if len(c.Mirrors) == 0 {
 		return set, nil
 	}
-	pool := &kconn.Pool{Keep: int(c.Limits.MirrorMemory)}
+	// What the slow path makes comes on top of what the limit lets in. With less
+	// room for idle buffers, both were made anew each time while it was in use.
+	pool := &kconn.Pool{Keep: 2 * int(c.Limits.MirrorMemory)}
 	dialer := func(s client.Security) *kconn.Dialer {
 		d := &kconn.Dialer{TLS: s.TLSFor(), ClientID: client.ID, MaxFrame: int32(c.Limits.MaxFrameBytes), Pool: pool}
 		if s.SASL != nil {

@@ -18,6 +18,7 @@ type Buffer struct {
 	body  []byte
 	refs  atomic.Int32
 	free  func()
+	old   bool // lay idle at the last Pool.Age already; Pool.mu is held
 }
 
 // Bytes is the response after its header. It must not be used after the last
@@ -153,10 +154,28 @@ func (p *Pool) put(b *Buffer) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	b.old = false
 	p.large = append(p.large, b)
 	p.idle += size
 	p.used -= size
 	p.trim()
+}
+
+// Age lets those large idle buffers go that nobody has used since the call
+// before. To be called every few seconds: a pool whose user has fallen idle
+// holds nothing then.
+func (p *Pool) Age() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.large = slices.DeleteFunc(p.large, func(b *Buffer) bool {
+		if b.old {
+			p.idle -= len(b.mem)
+		}
+		return b.old
+	})
+	for _, b := range p.large {
+		b.old = true
+	}
 }
 
 // trim lets the oldest idle buffers go, as far as there are too many. mu is

@@ -524,6 +524,26 @@ func TestPoolKeepsLessBesideWhatIsUsed(t *testing.T) {
 	f.Release()
 }
 
+// An idle pool lets its large buffers go, and none that is used now and then.
+func TestPoolAges(t *testing.T) {
+	var p Pool
+	a, b, c := p.Get(1<<20), p.Get(4<<20), p.Get(16<<20)
+	for _, x := range []*Buffer{a, b, c} {
+		x.Release()
+	}
+	p.Age()
+	require.Len(t, p.large, 3, "used since")
+	require.Same(t, b, p.Get(4<<20))
+	p.Age()
+	require.Equal(t, []int{4 << 20, 0}, []int{p.used, p.idle})
+	b.Release()
+	p.Age()
+	require.Equal(t, []int{0, 4 << 20}, []int{p.used, p.idle})
+	p.Age()
+	require.Empty(t, p.large)
+	require.Equal(t, []int{0, 0}, []int{p.used, p.idle})
+}
+
 func TestBufferHolds(t *testing.T) {
 	var p Pool
 	b := p.Get(10)
