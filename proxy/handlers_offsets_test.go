@@ -58,9 +58,6 @@ func TestListOffsetsSpeaksOfTheLiveRecords(t *testing.T) {
 		lp := b.mirror("m", 0, h.log)
 		if len(h.live) == 0 || rapid.Bool().Draw(rt, "checkpoint") {
 			lp.Checkpoint = h.checkpoint()
-			if !h.native {
-				lp.Checkpoint.V = h.end()
-			}
 		}
 		if h.native && rapid.Bool().Draw(rt, "askedBefore") {
 			for range 2 {
@@ -71,42 +68,76 @@ func TestListOffsetsSpeaksOfTheLiveRecords(t *testing.T) {
 		if len(h.live) == 0 {
 			return
 		}
-		version := rapid.SampledFrom([]int16{1, 4, 7, 8, 11}).Draw(rt, "version")
-		check := func(what string, a kmsg.ListOffsetsResponseTopicPartition, v, ts int64, epoch int32) {
-			require.Zero(rt, a.ErrorCode, what)
-			require.Equal(rt, v, a.Offset, what)
-			require.Equal(rt, ts, a.Timestamp, what)
-			if version >= 4 {
-				require.Equal(rt, epoch, a.LeaderEpoch, what)
-			}
-		}
-		check("latest", offsetsOf(b, version, protocol.TimestampLatest), h.end(), -1, h.joined().Newest())
-		first := offsetsOf(b, version, protocol.TimestampEarliest)
-		check("earliest", first, h.start(), -1, h.joined().At(h.start()))
-		for range 3 {
-			ts := rapid.Int64Range(0, 4000).Draw(rt, "ts")
-			want := liveRecord{v: -1, ts: -1, epoch: -1}
-			for _, r := range h.live {
-				if r.ts >= ts {
-					want = r
-					break
-				}
-			}
-			check("by time", offsetsOf(b, version, ts), want.v, want.ts, want.epoch)
-		}
-		if version >= 7 {
-			want := h.live[0]
-			for _, r := range h.live {
-				if r.ts > want.ts {
-					want = r
-				}
-			}
-			check("maximum", offsetsOf(b, version, protocol.TimestampMax), want.v, want.ts, want.epoch)
-		}
-		if version >= 9 {
-			check("tiered", offsetsOf(b, version, protocol.TimestampLatestTiered), -1, -1, -1)
-		}
+		checkOffsets(rt, b, h)
 	})
+}
+
+// checkOffsets asks for all that ListOffsets can say of a log with live records.
+func checkOffsets(rt *rapid.T, b *bench, h *history) {
+	version := rapid.SampledFrom([]int16{1, 4, 7, 8, 11}).Draw(rt, "version")
+	check := func(what string, a kmsg.ListOffsetsResponseTopicPartition, v, ts int64, epoch int32) {
+		require.Zero(rt, a.ErrorCode, what)
+		require.Equal(rt, v, a.Offset, what)
+		require.Equal(rt, ts, a.Timestamp, what)
+		if version >= 4 {
+			require.Equal(rt, epoch, a.LeaderEpoch, what)
+		}
+	}
+	check("latest", offsetsOf(b, version, protocol.TimestampLatest), h.end(), -1, h.joined().Newest())
+	first := offsetsOf(b, version, protocol.TimestampEarliest)
+	check("earliest", first, h.start(), -1, h.joined().At(h.start()))
+	for range 3 {
+		ts := rapid.Int64Range(0, 4000).Draw(rt, "ts")
+		want := liveRecord{v: -1, ts: -1, epoch: -1}
+		for _, r := range h.live {
+			if r.ts >= ts {
+				want = r
+				break
+			}
+		}
+		check("by time", offsetsOf(b, version, ts), want.v, want.ts, want.epoch)
+	}
+	if version >= 7 {
+		want := h.live[0]
+		for _, r := range h.live {
+			if r.ts > want.ts {
+				want = r
+			}
+		}
+		check("maximum", offsetsOf(b, version, protocol.TimestampMax), want.v, want.ts, want.epoch)
+	}
+	if version >= 9 {
+		check("tiered", offsetsOf(b, version, protocol.TimestampLatestTiered), -1, -1, -1)
+	}
+}
+
+// H11: a checkpoint of before a cut says nothing of what lies above it, also when
+// the log has got as far since with a failover (found by
+// TestQuestionsAlongAHistory).
+func TestH11CheckpointOfBeforeACut(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(1, 0)
+	h.append(1, 0)
+	lp := b.mirror("m", 0, h.log)
+	lp.Checkpoint = h.checkpoint()
+	lp.Checkpoint.Position = 9
+	require.EqualValues(t, 2, endBelow(lp, maxOffset).v)
+	require.EqualValues(t, 9, endBelow(lp, maxOffset).position)
+	h.src++
+	h.cut(1)
+	h.foreign(1)
+	h.cut(1)
+	h.stop(0, 1)
+	h.late(1, 1)
+	h.sync()
+	h.startAgain(2)
+	lp = b.mirror("m", 0, h.log)
+	require.EqualValues(t, 2, h.log.Open().VStart)
+	require.False(t, endBelow(lp, maxOffset).ok)
+	require.EqualValues(t, 1, offsetsOf(b, 7, protocol.TimestampLatest).Offset)
+	lp.Checkpoint.V = 1
+	require.EqualValues(t, 1, endBelow(lp, maxOffset).position)
 }
 
 // H2, H11: "latest" stops in front of a gap, as readers do.

@@ -38,10 +38,41 @@ func checkpointOf(p *ledger.Partition) *ledger.Checkpoint {
 	if !p.Log.HasGeneration(cp.Gen) && (cp.Gen >= 0 || p.Record.Shadow != nil) {
 		return nil // of the log that is built beside it, or long gone
 	}
-	if cp.V > last.VStart && (last.Kind == epoch.Native || cp.Gen != last.Gen) {
+	of := cp.Gen
+	if of < 0 {
+		of = cp.Under
+	}
+	if limit, ok := cutAt(p.Log, of); ok && cp.V > limit || !ok && cp.V > last.VStart {
 		return nil
 	}
 	return cp
+}
+
+// positionOf is the checkpoint's position, but not above a cut made since.
+func positionOf(l *epoch.Log, cp *ledger.Checkpoint) int64 {
+	under := cp.Under
+	if under == 0 {
+		under = cp.Gen
+	}
+	if limit, ok := cutAt(l, under); ok {
+		return max(min(cp.Position, limit), cp.V)
+	}
+	return cp.V // a generation that began no higher took the other's place
+}
+
+// cutAt is where the log was cut after generation g: what was known of it then
+// says nothing of what lies there now.
+func cutAt(l *epoch.Log, g int16) (v int64, ok bool) {
+	for i := range l.Spans {
+		switch s := &l.Spans[i]; {
+		case s.Kind != epoch.Mirrored || s.Gen != g:
+		case i+1 < len(l.Spans):
+			return l.Spans[i+1].VStart, true
+		default:
+			return maxOffset, true
+		}
+	}
+	return -1, false
 }
 
 // knownEnd is a virtual end with the physical end of the batch it belongs to.
@@ -61,7 +92,7 @@ func endBelow(p *ledger.Partition, hw int64) knownEnd {
 		return knownEnd{v: t.VEnd, p: t.PEnd, position: max(t.Position, t.VEnd), shown: max(t.EverShown, t.VEnd), ok: true}
 	}
 	if cp := checkpointOf(p); cp != nil && cp.P <= hw {
-		return knownEnd{v: cp.V, p: cp.P, position: max(cp.Position, cp.V), shown: max(cp.Shown(p.Record), cp.V), ok: true}
+		return knownEnd{v: cp.V, p: cp.P, position: positionOf(p.Log, cp), shown: max(cp.Shown(p.Record), cp.V), ok: true}
 	}
 	return knownEnd{}
 }
