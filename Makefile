@@ -12,7 +12,7 @@ PKG     := github.com/lockstep-kafka/lockstep
 kafka_pkgs = $(shell go list $(TAGS) -f '{{$$p := .ImportPath}}{{range .TestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "$(PKG)/internal/testkafka"}}{{$$p}}{{"\n"}}{{end}}{{end}}' ./... | sort -u)
 unit_pkgs  = $(filter-out $(kafka_pkgs),$(shell go list $(TAGS) ./...))
 
-.PHONY: help build demo test test-unit test-long test-foreign fuzz bench bench-full bench-growth bench-proxy bench-docs bench-micro bench-gate model haproxy fmt fmt-check lint docs docs-check check tools clean
+.PHONY: help build demo test test-unit test-long histories test-foreign fuzz bench bench-full bench-growth bench-proxy bench-docs bench-micro bench-gate model haproxy fmt fmt-check lint docs docs-check check tools clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,7 +39,15 @@ test-unit: ## Only the tests that need no real Kafka
 
 test-long: TAGS := -tags long
 test-long: TIMEOUT := 120m
-test-long: test ## make test and the long tests (build tag "long")
+test-long: test histories ## make test and the long tests (build tag "long"), and make histories
+
+# Without the race detector, which makes them six times slower. HISTORIES=10m looks deeper.
+histories: HISTORIES ?= 20s
+histories: ## Each property test (rapid) with other histories for HISTORIES (20s): 4 minutes in all
+	@dirs=$$(git grep -l 'histories\.Check(' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|'); \
+	names=$$(git grep -hE '^func Test|histories\.Check\(' -- '*_test.go' | \
+	awk '/^func Test/ { n = $$2; sub(/\(.*/, "", n) } /histories\.Check\(/ { print n }' | sort -u | paste -sd '|' -); \
+	LOCKSTEP_HISTORIES=$(HISTORIES) go test -count=1 -timeout 24h -run "^($$names)\$$" $$dirs
 
 test-foreign: ## Public suites of client libraries, at the brokers and through Lockstep; FOREIGN_RUN='TestTxnEtl|TestGroup.*' for some
 	go test -tags foreign -count=1 -timeout 60m -run 'TestFranzSuite' ./internal/e2e/foreign -v

@@ -6,13 +6,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // M8: whatever the sparseness, no batch before the answer reaches ts, one at
 // or behind it does, and the maximum is exact, also after a cut.
 func TestTimeIndexAgainstScan(t *testing.T) {
 	type batch struct{ p, ts int64 }
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		x := NewTimeIndex(rapid.IntRange(2, 6).Draw(t, "limit"))
 		var all []batch
 		add := func(from int64, n int) {
@@ -69,7 +71,7 @@ func TestTimeIndexAgainstScan(t *testing.T) {
 // The index stays sorted in both coordinates and within its bound whatever is
 // added, and answers at or below what was asked.
 func TestIndexStaysSorted(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(2, 10).Draw(t, "limit")
 		x := NewIndex(limit)
 		for range rapid.IntRange(0, 100).Draw(t, "n") {
@@ -101,7 +103,7 @@ func drawChain(t *rapid.T) Chain {
 // F12: the collapsed look-up without allocation is the collapse and the
 // look-up; and assigning keeps a chain valid.
 func TestEndOffsetFromIsCollapse(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		l := &Log{Chain: drawChain(t), MaxEpoch: 12}
 		require.NoError(t, l.Validate())
 		start := rapid.Int64Range(0, 32).Draw(t, "start")
@@ -117,7 +119,7 @@ func TestEndOffsetFromIsCollapse(t *testing.T) {
 // facts.md §3: asking and cutting ends after finitely many rounds, at a common
 // prefix of both chains.
 func TestTruncationEnds(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		rising := func(label string) (c Chain) {
 			e, s := rapid.Int32Range(0, 3).Draw(t, label), int64(0)
 			for range rapid.IntRange(1, 8).Draw(t, label) {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // The model: a source log, the destination's physical log as a slice of
@@ -376,7 +378,7 @@ func newWorld(t *rapid.T) *world {
 }
 
 func TestRandomHistories(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		ops := []struct {
 			name   string

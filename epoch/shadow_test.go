@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // A compacted partition that is mirrored, cut, built anew beside what is shown,
@@ -342,7 +344,7 @@ func (w *shadowWorld) clean() {
 
 // H1, H15: random histories of a compacted partition.
 func TestShadowHistories(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		first := &Log{Spans: []Span{{Kind: Mirrored, Gen: 0, PEnd: -1}}}
 		w := &shadowWorld{t: t, b: Book{Log: first, Pairs: []Pair{{Cluster: "S", LME: 0, LMO: 3}}}}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // sides is the world: clusters by name, and what must hold.
@@ -373,10 +375,10 @@ func steps() int {
 	return 200
 }
 
-func twoClusters(t *testing.T, loss, move bool) {
+func twoClusters(t *testing.T, loss, move bool) func(*rapid.T) {
 	total := map[string]int{}
-	defer func() { t.Log(total) }()
-	rapid.Check(t, func(t *rapid.T) {
+	t.Cleanup(func() { t.Log(total) })
+	return func(t *rapid.T) {
 		h := &hist{loss: loss, move: move}
 		h.sides = newSides(t, func(s string) { t.Log(s) }, 3, "A", "B")
 		for _, x := range rapid.SliceOfN(rapid.Uint64(), steps()/2, steps()).Draw(t, "steps") {
@@ -397,13 +399,13 @@ func twoClusters(t *testing.T, loss, move bool) {
 		}
 		total["unclean cuts"] += h.ule
 		total["losses"] += h.losses()
-	})
+	}
 }
 
 // Random histories of writes, elections, failovers, failbacks, crashes and late
 // writes on two clusters of three replicas (issue 4).
-func TestTwoClusters(t *testing.T) { twoClusters(t, true, true) }
+func TestTwoClusters(t *testing.T) { histories.Check(t, twoClusters(t, true, true)) }
 
 // Without unclean elections: nothing live is cut after an alignment, and
 // nothing mirrored is lost.
-func TestTwoClustersClean(t *testing.T) { twoClusters(t, false, true) }
+func TestTwoClustersClean(t *testing.T) { histories.Check(t, twoClusters(t, false, true)) }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
@@ -91,7 +92,7 @@ func TestACLsProperty(t *testing.T) {
 		}
 	}
 	rules = append(rules, acl("TOPIC", "a", "LITERAL", "u", "WRITE", "DENY"), acl("GROUP", "g", "LITERAL", "u", "READ", "ALLOW"))
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		const operator, lockstep = "operator", "lockstep"
 		src, dst := map[ledger.ACL]bool{}, map[ledger.ACL]string{}
 		stopped := map[string]bool{}

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // groupLog is a mirrored log from 0 with a chain.
@@ -290,7 +291,7 @@ func (w *groupWorld) settle() {
 }
 
 func TestGroupHistories(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		l := groupLog(t)
 		w := &groupWorld{t: t, log: l, commit: noOffset, dst: noOffset, verified: -1}
 		w.write()

@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // asShown is what a client sees of a source batch: no producer, no transaction;
@@ -270,7 +272,7 @@ func anyBatch() *rapid.Generator[testBatch] {
 }
 
 func TestDensifyRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		tb := anyBatch().Draw(t, "batch")
 		b := tb.build(t)
 		_, shown := mirrored(t, b, 3)
@@ -279,7 +281,7 @@ func TestDensifyRoundTrip(t *testing.T) {
 }
 
 func TestRecords(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		tb := anyBatch().Draw(t, "batch")
 		b := tb.build(t)
 		want := takeApart(t, b).records

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // neighbours are batches that follow each other without a gap.
@@ -34,7 +36,7 @@ func neighbours() *rapid.Generator[[]Batch] {
 // What a client sees of merged batches is what it sees of them one by one.
 func TestMergeKeepsRecords(t *testing.T) {
 	r := NewRecoder(DefaultMaxOut)
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		list := neighbours().Draw(t, "list")
 		var before [][]byte
 		var want []kmsg.Record
@@ -101,7 +103,7 @@ func strangers() *rapid.Generator[[]Batch] {
 // of them one by one; the end of the last one isn't lost.
 func TestMergeSparseKeepsRecords(t *testing.T) {
 	r := NewRecoder(DefaultMaxOut)
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		list := strangers().Draw(t, "list")
 		base := list[0].BaseOffset()
 		var before [][]byte

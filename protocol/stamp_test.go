@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // The stamp is written to disk on the destination: its layout can't change.
@@ -72,7 +74,7 @@ func TestWriteStampRefuses(t *testing.T) {
 }
 
 func TestStampRestoreRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		b := blob(t, batchSize().Draw(t, "n"))
 		s := anyStamp().Draw(t, "stamp")
 		if rapid.Bool().Draw(t, "idempotent") {
@@ -112,7 +114,7 @@ func TestStampRestoreRoundTrip(t *testing.T) {
 // A corrupt batch of the source must reach the consumer corrupt: both steps
 // leave the difference between field and true CRC as it was.
 func TestWrongCRCStaysEquallyWrong(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		b := blob(t, batchSize().Draw(t, "n"))
 		wrong := rapid.Uint32Range(1, math.MaxUint32).Draw(t, "error")
 		b.putCRC(b.CRC() ^ wrong)
@@ -129,7 +131,7 @@ func TestWrongCRCStaysEquallyWrong(t *testing.T) {
 }
 
 func TestCRCUpdateEqualsFullPass(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		b := blob(t, batchSize().Draw(t, "n"))
 		from := rapid.IntRange(0, len(b)).Draw(t, "from")
 		to := rapid.IntRange(from, min(len(b), from+100)).Draw(t, "to")
@@ -146,7 +148,7 @@ func TestCRCUpdateEqualsFullPass(t *testing.T) {
 // Lengths beyond what a test can hold in memory: moving by m and by n is
 // moving by m+n.
 func TestCRCShiftAddsUp(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		crc := rapid.Uint32().Draw(t, "crc")
 		m, n := rapid.Uint64Range(0, 1<<32-1).Draw(t, "m"), rapid.Uint64Range(0, 1<<32-1).Draw(t, "n")
 		require.Equal(t, crcShift(crc, m+n), crcShift(crcShift(crc, m), n))

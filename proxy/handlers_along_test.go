@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
@@ -15,7 +16,7 @@ import (
 // connections read on from where they stood, or from anywhere; what ListOffsets
 // says is exact each time.
 func TestQuestionsAlongAHistory(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	histories.Check(t, func(rt *rapid.T) {
 		b := newBenchOn(t, rt)
 		h := newHistory(rt, b.sim.part("m", 0))
 		b.mirror("m", 0, h.log)

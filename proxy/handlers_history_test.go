@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
@@ -341,7 +342,7 @@ func drawStep(t *rapid.T, h *history) {
 // client that fetches from anywhere gets the live records from there on, in
 // order, each once, never anything else, and its reading ends.
 func TestFetchShowsExactlyTheLiveRecords(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	histories.Check(t, func(rt *rapid.T) {
 		b := newBenchOn(t, rt)
 		h := drawHistory(rt, b.sim.part("m", 0))
 		if rapid.Bool().Draw(rt, "retention") && len(h.part.batches) > 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
 
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
@@ -176,7 +177,7 @@ func sameRecord(a, b liveRecord) bool {
 // in between. The reader never gets anything but a stretch of the log as the
 // ledger has, or lately had it; in the end it has exactly what is live.
 func TestReadersOfAMovingLog(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	histories.Check(t, func(rt *rapid.T) {
 		b := newBenchOn(t, rt)
 		h := newHistory(rt, b.sim.part("m", 0))
 		shown := int64(0)

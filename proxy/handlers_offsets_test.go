@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
@@ -42,7 +43,7 @@ func (h *history) end() int64 {
 // TestListOffsetsSpeaksOfTheLiveRecords: on any history, start, end, look-ups
 // by time and the maximum are those of the records that are shown.
 func TestListOffsetsSpeaksOfTheLiveRecords(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	histories.Check(t, func(rt *rapid.T) {
 		b := newBenchOn(t, rt)
 		h := drawHistory(rt, b.sim.part("m", 0))
 		if rapid.Bool().Draw(rt, "retention") && len(h.part.batches) > 0 {
@@ -142,7 +143,7 @@ func TestH11CheckpointOfBeforeACut(t *testing.T) {
 
 // H2, H11: "latest" stops in front of a gap, as readers do.
 func TestH2LatestStopsAtGap(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	histories.Check(t, func(rt *rapid.T) {
 		b := newBenchOn(t, rt)
 		h := drawHistory(rt, b.sim.part("m", 0))
 		if h.native {
@@ -215,11 +216,18 @@ func TestM8LearnedBeforeTheDestinationLostATail(t *testing.T) {
 	require.EqualValues(t, 4, offsetsOf(b, 7, protocol.TimestampEarliest).Offset)
 	require.EqualValues(t, 5, offsetsOf(b, 7, 2500).Offset)
 	require.EqualValues(t, 3000, offsetsOf(b, 7, protocol.TimestampMax).Timestamp)
+	fetched := func(v int64) kmsg.FetchResponseTopicPartition {
+		q := fetchOne(11, "m", [16]byte{}, v, 1)
+		q.MaxWaitMillis = 0
+		return only(t, b.fetch(q))
+	}
+	require.EqualValues(t, 4, fetched(4).LogStartOffset)
 
 	h.loseOnly(3)
 	require.False(t, h.lost)
 	h.ts = 2600
 	h.write(1, -1, false) // v3, where the late one was
+	require.EqualValues(t, 3, fetched(4).LogStartOffset, "nobody has met the new leader yet")
 	h.ts = 2700
 	h.write(2, -1, false)
 	a := offsetsOf(b, 7, protocol.TimestampEarliest)

@@ -227,10 +227,6 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 			return
 		}
 		start := r.start
-		if v, ok := nativeOffset(p, start); ok && nativeSpan(p.Log) != nil && start >= p.Log.Open().PStart {
-			cb(max(p.Log.Start, v), 0)
-			return
-		}
 		r.firstLive(p.Log, start, r.end, func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
@@ -240,7 +236,9 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 				if in := start - h.at.P; in > 0 && h.head.Flags&epoch.FlagRenumbered == 0 { // DeleteRecords cut into it
 					v += in
 				}
-				r.chart(p.Log).setStart(start, v)
+				if s := nativeSpan(p.Log); s == nil || v < s.VStart { // else an election may take it, and who asks may not know
+					r.chart(p.Log).setStart(start, v)
+				}
 				cb(max(p.Log.Start, v), 0)
 			default:
 				cb(max(p.Log.Start, emptyEnds(p, start).position), 0)
@@ -253,6 +251,9 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 func (c *chart) startKnown(p *ledger.Partition, physicalStart int64) (int64, bool) {
 	if first := p.Log.Spans[0]; physicalStart <= first.PStart {
 		return max(p.Log.Start, first.VStart), true
+	}
+	if s := nativeSpan(p.Log); s != nil && physicalStart >= s.PStart {
+		return max(p.Log.Start, physicalStart-s.PStart+s.VStart), true
 	}
 	if v, ok := c.start(physicalStart); ok {
 		return max(p.Log.Start, v), true

@@ -13,6 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // neighbours are partitions of the topic orders whose records lie in ledger
@@ -292,7 +294,7 @@ func TestGroupClose(t *testing.T) {
 // Whatever comes in whatever order: each write is in one group, writes of one
 // key keep their order and are in different ones, a group is bounded.
 func TestGroupModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		c := &commits{}
 		var came, taken []*write
 		inGroup := map[string]int{}

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"pgregory.net/rapid"
+
+	"github.com/lockstep-kafka/lockstep/internal/histories"
 )
 
 // The values are those of Kafka's own UtilsTest.testMurmur2.
@@ -27,7 +29,7 @@ func TestMurmur2(t *testing.T) {
 // A plain Kafka client puts a record where we do.
 func TestPartitionForIsTheDefaultPartitioner(t *testing.T) {
 	p := kgo.StickyKeyPartitioner(nil).ForTopic(Topic)
-	rapid.Check(t, func(t *rapid.T) {
+	histories.Check(t, func(t *rapid.T) {
 		key := rapid.String().Draw(t, "key")
 		if key == "" {
 			key = "x"
