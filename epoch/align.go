@@ -196,8 +196,11 @@ func (a *Alignment) phaseOne() AlignStep {
 	if TombstonesMissed(a.Compacted, away, a.KeepTombs) {
 		s.Shadow, s.Why = true, "away longer than delete.retention.ms of the source: its tombstones may be gone"
 	}
-	if a.Compacted && a.Book.Lacks {
-		s.Shadow, s.Why = true, "stopped before all that the source has was here again: older values of keys may be missing"
+	switch {
+	case a.Compacted && a.Book.Lacks:
+		s.Shadow, s.Why = true, "stopped with what was here: values of keys may be missing that the source has"
+	case a.Compacted && a.Book.Unlooked():
+		s.Shadow, s.Why = true, "the topic was not always compacted: dead records may lie behind live ones"
 	}
 	return s
 }

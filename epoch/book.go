@@ -10,10 +10,15 @@ type Book struct {
 	Log      *Log
 	Shadow   *Shadow  // nil but on a compacted topic that is built anew (H15)
 	Self     Identity // Cluster, TopicID: of the destination's own topic
-	// Lacks: a shadow that was to be copied anew from the source was given up for
-	// what is here (STOPPING), so older values of keys may be missing that the
-	// source still has. They come with the next copy from its log start.
+	// Lacks: a stop made the end of a compacted log clean with what is here, so
+	// values of keys may be missing that the cleaner took for something dead, or
+	// that a shadow was to bring back, and the source still has. They come with the
+	// next copy from its log start.
 	Lacks bool
+	// Plain: the topic was not always compacted since this log was begun, or
+	// written anew as a whole, so that nobody looked what lies behind live records;
+	// or nobody knows.
+	Plain bool
 	// Source is the log that is mirrored, as it was when it was aligned with:
 	// set by the alignment's cut, and what STOPPING makes the pair out.
 	Source Identity
@@ -28,6 +33,10 @@ func (b Book) BeforeCut() bool {
 	s := b.Log.Open()
 	return s == nil || s.Kind == Native
 }
+
+// Unlooked tells that dead records may lie behind live ones, of a topic that is
+// compacted now (M17, H1).
+func (b Book) Unlooked() bool { return b.Plain && b.Shadow == nil && len(b.Log.Spans) > 1 }
 
 // To is b in another state. An error when facts.md §1 does not allow it.
 func (b Book) To(s State) (Book, error) {
@@ -107,7 +116,7 @@ func (b Book) Empty(start int64, c CutTo, lineage string) (Book, error) {
 	}
 	b.Pairs = LowerPairs(b.Pairs, nil, 0, true)
 	b.Self.Lineage, b.Self.Before = lineage, nil
-	b.Log, b.Lacks = n, false
+	b.Log, b.Lacks, b.Plain = n, false, false
 	return b, nil
 }
 

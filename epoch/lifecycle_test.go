@@ -190,6 +190,7 @@ func (s *scenario) alignTable(t *testing.T, d *datadriven.TestData) string {
 			}
 		case "opt":
 			a.Discard, a.Compacted, a.Taken = w.has("discard-local"), w.has("compacted"), w.has("taken")
+			a.Book.Lacks, a.Book.Plain = w.has("lacks"), w.has("plain")
 			a.GateClosed = !w.has("gate-open")
 			a.Away, a.AwaySource, a.KeepTombs = w.n("away", -1), w.n("away", -1), w.n("keep", 0)
 			if _, ok := w.kv["rounded"]; ok {
@@ -250,6 +251,8 @@ func (s *scenario) stopTable(t *testing.T, d *datadriven.TestData) string {
 			continue
 		case "quiet":
 			st.Quiet = true
+		case "plain":
+			st.Book.Plain = true
 		case "leader":
 			st.Leader = int32(w.n("pe", 0))
 		case "read":

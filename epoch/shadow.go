@@ -56,14 +56,9 @@ func (b Book) Beside(s ShadowStart) (Book, error) {
 	if s.Local {
 		n = n.AdvanceStart(b.Log.Start)
 	}
-	before := b.Shadow
-	b.Shadow = &Shadow{Log: *n, Target: s.Target, Local: s.Local}
-	switch {
-	case !s.Local:
-		b.Shadow.Anew = !s.Keep || before != nil && before.Anew
-	case before != nil && before.Anew:
-		b.Lacks = true
-	}
+	anew := !s.Local && (!s.Keep || b.Shadow != nil && b.Shadow.Anew)
+	b.Shadow = &Shadow{Log: *n, Target: s.Target, Local: s.Local, Anew: anew}
+	b.Lacks = b.Lacks || s.Local
 	b = b.WithWork(n)
 	return b, b.ValidateShadow()
 }
@@ -178,6 +173,9 @@ func (b Book) Switch(t int64) (Book, error) {
 		b.Self.Before = lowerPast(b.Self.Before, t)
 	}
 	b.Lacks = b.Lacks && !b.Shadow.Anew
+	if first := n.Spans[0]; first.Kind == Mirrored && !view.HasGeneration(first.Gen) { // all of it was written anew
+		b.Plain = false
+	}
 	b.Log, b.Shadow = &n, nil
 	return b, nil
 }

@@ -210,6 +210,8 @@ func (s *Stop) lmo() (int64, StopStep, bool) {
 	switch {
 	case s.Book.Shadow != nil: // the source may be gone: of what it was to be built from nothing is left but the log shown
 		return 0, s.rebuild(false, max(r.Position, s.Book.Log.Open().VStart), "it was being mirrored anew"), false
+	case s.Compacted && s.Book.Unlooked():
+		return 0, s.rebuild(false, max(r.Position, s.Book.Log.Open().VStart), "the topic was not always compacted, and dead records may lie behind live ones"), false
 	case s.Compacted && (r.Dead.Any() || r.Dead.SameAhead > 0):
 		// What lies ahead of the end will get no live copy any more, and may stand
 		// for any older record.

@@ -251,8 +251,8 @@ func (p *Partition) put(ctx context.Context, change func(*ledger.Record)) error 
 		return errMoved
 	}
 	next := base.Next()
-	next.Plain = !p.compacted
 	change(next)
+	next.Plain = next.Plain || !p.compacted
 	if !next.State.Valid() {
 		return fmt.Errorf("ledger: state %q is none: a fault of Lockstep's, nothing is written", next.State)
 	}

@@ -13,7 +13,7 @@ import (
 // destination's cluster id.
 func bookOf(r *ledger.Record, self string) epoch.Book {
 	return epoch.Book{
-		State: r.State, Previous: r.Previous, Log: &r.Log, Shadow: r.Shadow, Lacks: r.Lacks,
+		State: r.State, Previous: r.Previous, Log: &r.Log, Shadow: r.Shadow, Lacks: r.Lacks, Plain: r.Plain,
 		Self:   epoch.Identity{Cluster: self, TopicID: idText(r.TopicID), Lineage: r.Lineage, Before: r.Past},
 		Source: epoch.Identity{Cluster: r.SourceCluster, TopicID: idText(r.SourceTopicID), Lineage: r.SourceLineage, Before: r.SourcePast},
 		Pairs:  pairsOf(r.Pairs),
@@ -23,7 +23,7 @@ func bookOf(r *ledger.Record, self string) epoch.Book {
 // setBook puts a changed book into a record. Topic ids and the own cluster id
 // are not the rules' to change.
 func setBook(r *ledger.Record, b epoch.Book) {
-	r.State, r.Log, r.Shadow, r.Lacks, r.Lineage, r.Past = b.State, *b.Log, b.Shadow, b.Lacks, b.Self.Lineage, b.Self.Before
+	r.State, r.Log, r.Shadow, r.Lacks, r.Plain, r.Lineage, r.Past = b.State, *b.Log, b.Shadow, b.Lacks, b.Plain, b.Self.Lineage, b.Self.Before
 	r.Pairs = r.Pairs[:0:0]
 	for _, p := range b.Pairs {
 		r.Pairs = append(r.Pairs, ledger.Pair{Cluster: p.Cluster, TopicID: idOf(p.TopicID), Lineage: p.Lineage, LME: p.LME, LMO: p.LMO})

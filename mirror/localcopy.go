@@ -51,9 +51,7 @@ func (p *Partition) stopRebuild(ctx context.Context, st *epoch.Stop, step epoch.
 		b, _, err = p.besideAt(ctx, c, b, epoch.ShadowStart{
 			From: from, Keep: step.Keep, Local: true, Target: b.Log.Open().VStart, PEnd: ph.end, PEpoch: dst.epoch,
 		}, dst, ph)
-		if err == nil && b.Lacks {
-			p.slog.Warn("what the source was to bring back is not here yet: older values of keys may be missing until the mirror is started again")
-		}
+		p.slog.Warn("values of keys that the cleaner took for what is dead now may be missing until the mirror is started again")
 		return err
 	})
 	if err != nil {

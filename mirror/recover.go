@@ -81,7 +81,7 @@ func (p *Partition) recover(ctx context.Context) error {
 	}
 	err = p.eng.dst.with(ctx, dst.addr, func(c *kconn.Conn) (err error) {
 		p.missedTombstones(r, rec, cp)
-		p.nowCompacted(r, rec, l)
+		p.nowCompacted(r, rec)
 		if next, t, err = p.continued(ctx, c, r, l, dst, ph, cp, m); err != nil {
 			return err
 		}
@@ -124,6 +124,7 @@ func (p *Partition) recover(ctx context.Context) error {
 				// An emptied log is another history: no pair of before, here or
 				// at the other side, may count for it (H7).
 				rec.Lineage, rec.Past, rec.Pairs = newLineage(), nil, nil
+				rec.Lacks, rec.Plain = false, false // all that the source has comes
 			}
 			rec.State, rec.Error = state, ""
 		})

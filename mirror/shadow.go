@@ -306,8 +306,8 @@ func (p *Partition) missedTombstones(r *regen, rec *ledger.Record, cp *ledger.Ch
 
 // nowCompacted asks for a shadow when the topic has become a compacted one and
 // what was cut or given up before lies behind live records (M17, H1).
-func (p *Partition) nowCompacted(r *regen, rec *ledger.Record, l *epoch.Log) {
-	if p.compacted && rec.Plain && rec.Shadow == nil && len(l.Spans) > 1 && !r.hasRestart {
+func (p *Partition) nowCompacted(r *regen, rec *ledger.Record) {
+	if p.compacted && bookOf(rec, "").Unlooked() && !r.hasRestart {
 		p.slog.Warn("the topic is compacted now, and dead records may lie behind live ones: it is mirrored anew")
 		r.force, r.rebuild = true, &rebuild{}
 	}

@@ -724,6 +724,115 @@ func TestH15KeptFrontDoesNotOutliveACut(t *testing.T) {
 	require.Empty(t, b.deadBehind())
 }
 
+// H1: what the cleaner took for something dead is not here to be copied, when a
+// stop is the first to find that. The next start brings it back.
+func TestH1StopLeavesWhatTheCleanerTook(t *testing.T) {
+	for name, dirt := range map[string]func(l *fakeLog) protocol.Batch{
+		"direct write": func(*fakeLog) protocol.Batch { return rawBatch{n: 1}.bytes() },
+		"late copy": func(l *fakeLog) protocol.Batch {
+			x := append(protocol.Batch(nil), l.batches[1]...)
+			s, _ := x.ReadStamp()
+			s.Gen = 99 // of an owner of before
+			x.Restore(s.V, s.Epoch)
+			if err := x.WriteStamp(s); err != nil {
+				panic(err)
+			}
+			return x
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newSite(t, "A"), newSite(t, "B")
+			b.compact = true
+			b.unclean.Store(true) // batches stay apart
+			for range 3 {
+				a.write(1)
+			}
+			b.mirrors(a)
+			b.shows("0(0) 1(0) 2(0)")
+			eventually(t, "all of it", func() bool { return b.part().Tail().Position == 3 })
+			b.phys.with("t", 0, func(l *fakeLog) {
+				x := dirt(l)
+				x.SetBase(l.end(), l.epoch)
+				l.append(x)
+				l.batches = slices.Delete(slices.Clone(l.batches), 1, 2) // it is of the key of offset 1
+			})
+			b.stopped()
+			require.Equal(t, "0(0) 2(0)", b.dump(), "the source may be gone")
+			require.True(t, b.rec().Lacks)
+			a.write(1)
+			b.want(epoch.StateMirroring)
+			b.shows("0(0) 1(0) 2(0) 3(0)")
+			require.Equal(t, a.content(), b.content())
+			require.Empty(t, b.deadBehind())
+			eventually(t, "switched", func() bool { return b.rec().Shadow == nil && !b.rec().Lacks })
+		})
+	}
+}
+
+// M17, H1: a topic that becomes a compacted one is written once more, as dead
+// records may lie behind live ones, also when something else is in the ledger
+// before anybody has looked.
+func TestM17CompactedWhileSomethingElseHappens(t *testing.T) {
+	// Of five records that were mirrored the source has lost three.
+	cut := func(t *testing.T) (a, b *site) {
+		a, b = newSite(t, "A"), newSite(t, "B")
+		b.unclean.Store(true)
+		for range 5 {
+			a.write(1)
+		}
+		b.mirrors(a)
+		b.shows(offsets(0, 5, 0))
+		uncleanElection(a, 2, 9)
+		a.write(1)
+		b.meta()
+		b.shows("0(0) 1(0) 2(9)")
+		require.NotEmpty(t, b.deadBehind())
+		return a, b
+	}
+	compacted := func(b *site) {
+		b.stop()
+		b.compact = true
+		b.run()
+	}
+	same := func(t *testing.T, a, b *site) {
+		t.Helper()
+		a.write(1)
+		b.meta()
+		b.shows("0(0) 1(0) 2(9) 3(9)")
+		require.Equal(t, a.content(), b.content())
+		eventually(t, "clean", func() bool { return b.rec().Shadow == nil && len(b.deadBehind()) == 0 })
+		require.False(t, b.rec().Plain, "from now on a look at the end is enough")
+	}
+	t.Run("resume", func(t *testing.T) {
+		a, b := cut(t)
+		b.want(epoch.StatePaused)
+		b.is(epoch.StatePaused)
+		compacted(b)
+		b.want(epoch.StateMirroring)
+		same(t, a, b)
+	})
+	t.Run("stop", func(t *testing.T) {
+		a, b := cut(t)
+		b.want(epoch.StatePaused)
+		b.is(epoch.StatePaused)
+		compacted(b)
+		b.stopped()
+		require.Equal(t, a.content(), b.content())
+		require.Empty(t, b.deadBehind())
+		require.True(t, b.rec().Lacks, "the cleaner may have been here")
+		b.want(epoch.StateMirroring)
+		same(t, a, b)
+	})
+	t.Run("start", func(t *testing.T) {
+		a, b := cut(t)
+		b.stopped()
+		compacted(b)
+		b.elect() // it is looked at, and that is written
+		b.want(epoch.StateMirroring)
+		same(t, a, b)
+	})
+}
+
 // M26: a mirror that was away from a compacted source for longer than that keeps
 // tombstones mirrors anew; one that was not, and cuts nothing, does not.
 func TestM26TombstonesMissed(t *testing.T) {

@@ -144,6 +144,9 @@ func notes(p control.Partition) string {
 	if c := p.Cut; c != nil && c.End > c.From {
 		out = append(out, fmt.Sprintf("its start cut %s from %d on (lockstep diverged)", plural.Of(c.End-c.From, "offset"), c.From))
 	}
+	if p.Lacks {
+		out = append(out, "values of keys may be missing until it has been mirrored once more, which the next start does")
+	}
 	if p.Held != nil {
 		out = append(out, heldNotes(p.Held))
 	}

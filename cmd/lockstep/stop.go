@@ -49,8 +49,11 @@ func printLeft(cmd *cobra.Command, r *control.Result) error {
 // leftBehind is what a stop that is done means for an operator.
 func leftBehind(r *control.Result) string {
 	var left int64
-	var unknown int
+	var unknown, lacking int
 	for _, o := range r.Partitions {
+		if o.Lacks {
+			lacking++
+		}
 		if l := o.Left; l != nil && l.SourceEnd >= 0 && l.Offset >= 0 {
 			left += max(l.SourceEnd-l.Offset, 0)
 		} else {
@@ -61,11 +64,16 @@ func leftBehind(r *control.Result) string {
 	if len(r.Partitions) == 1 {
 		s = "1 partition is STOPPED: clients may write to it through Lockstep.\n"
 	}
+	nothing := "Nothing"
+	if lacking > 0 {
+		nothing = "No later record"
+		s += fmt.Sprintf("Of %s values of keys may be missing: the cleaner may have taken them for records that are dead now. The next start brings back those that the source still has.\n", plural.Of(lacking, "compacted partition"))
+	}
 	switch {
 	case left > 0:
 		s += fmt.Sprintf("Not here: at least %s of the source", plural.Of(left, "offset"))
 	case unknown < len(r.Partitions):
-		s += "Nothing that the source was known to have is missing here"
+		s += nothing + " that the source was known to have is missing here"
 	default:
 		return s + "The source's ends are not known: what it had behind \"mirrored up to\" is not here."
 	}

@@ -70,6 +70,10 @@ func TestLeftBehind(t *testing.T) {
 	}
 	all, unknown := &ledger.Left{Offset: 7, SourceEnd: 7}, &ledger.Left{Offset: 7, SourceEnd: -1}
 	require.Contains(t, leftBehind(of(all, all)), "Nothing that the source was known to have is missing here.")
+	lacking := of(all, all)
+	lacking.Partitions[1].Lacks = true
+	require.Contains(t, leftBehind(lacking), "Of 1 compacted partition values of keys may be missing")
+	require.Contains(t, leftBehind(lacking), "No later record that the source was known to have is missing here.")
 	require.Contains(t, leftBehind(of(unknown, nil)), "The source's ends are not known")
 	require.Contains(t, leftBehind(of(all, unknown)), "missing here; of 1 partition the source's end is not known")
 	require.Contains(t, leftBehind(of(&ledger.Left{Offset: 7, SourceEnd: 9}, unknown)), "Not here: at least 2 offsets of the source; of 1 partition the source's end is not known")

@@ -47,8 +47,11 @@ type Partition struct {
 
 	Instance string       `json:"instance,omitempty"` // the one that mirrors it, if that is the one that answers
 	Left     *ledger.Left `json:"left,omitempty"`     // what the newest stop left behind
-	Held     *ledger.Held `json:"held,omitempty"`     // a transaction open on the source holds it back
-	Cut      *ledger.Cut  `json:"cut,omitempty"`      // by the start that it is MIRRORING since; none: an older release made it
+	// Lacks: the newest stop made the end of a compacted topic clean without the
+	// source, and values of keys may be missing until the mirror is started again.
+	Lacks bool         `json:"lacks,omitempty"`
+	Held  *ledger.Held `json:"held,omitempty"` // a transaction open on the source holds it back
+	Cut   *ledger.Cut  `json:"cut,omitempty"`  // by the start that it is MIRRORING since; none: an older release made it
 }
 
 // stateUnselected is under which a mirror's unselected partitions are counted.
@@ -142,6 +145,7 @@ func (s *Service) one(p *ledger.Partition, instances []*ledger.Instance) Partiti
 	}
 	if r := p.Record; r != nil {
 		d.Desired, d.Error, d.Retries, d.Bump, d.Spans, d.Left = r.Desired, r.Error, r.Retries, r.Log.Bump, len(r.Log.Spans), r.Left
+		d.Lacks = r.Lacks
 		if r.State == epoch.StateStopped {
 			d.Error, d.Refused = "", r.Error
 		}

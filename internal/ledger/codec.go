@@ -168,8 +168,8 @@ func decodeRecord(k Key, value []byte) (*Record, error) {
 		Path: j.Path, Pairs: j.Pairs, DiscardLocal: j.DiscardLocal,
 		CommandSeq: j.CommandSeq, Past: j.Past, SourceLineage: j.SourceLineage, SourcePast: j.SourcePast, Left: j.Left, Cut: j.Cut, Checked: j.Checked, CutAt: j.CutAt,
 	}
-	if j.V < 4 && r.Shadow != nil && !r.Shadow.Local {
-		r.Shadow.Anew = true // or may be
+	if j.V < 4 && r.Shadow != nil { // or may be
+		r.Shadow.Anew, r.Lacks = !r.Shadow.Local, r.Shadow.Local
 	}
 	if err := r.Log.Validate(); err != nil {
 		return nil, fmt.Errorf("virtual log: %w", err)

@@ -190,12 +190,15 @@ func TestOlderFormatsAreRead(t *testing.T) {
 		}
 	}
 	// H15: what a copy under way brings back is not known of an older version's.
-	for format, anew := range map[int]bool{2: true, 3: true, 4: false} {
-		v, err := Decode([]byte("t/0"), fmt.Appendf(nil, `{"v":%d,"mirror":"m","topic":"t","partition":0,"state":"MIRRORING","stateEpoch":1,`+
-			`"spans":[{"kind":"mirrored","gen":1,"vs":0,"ps":0,"pe":0,"pend":-1}],"chain":null,"lastGen":2,`+
-			`"shadow":{"log":{"spans":[{"kind":"mirrored","gen":2,"vs":0,"ps":9,"pe":0,"pend":-1}],"chain":null,"lastGen":2},"target":0}}`, format))
-		require.NoError(t, err)
-		require.Equal(t, anew, v.(*Record).Shadow.Anew, "format %d", format)
+	for format, older := range map[int]bool{2: true, 3: true, 4: false} {
+		for _, local := range []bool{false, true} {
+			v, err := Decode([]byte("t/0"), fmt.Appendf(nil, `{"v":%d,"mirror":"m","topic":"t","partition":0,"state":"MIRRORING","stateEpoch":1,`+
+				`"spans":[{"kind":"mirrored","gen":1,"vs":0,"ps":0,"pe":0,"pend":-1}],"chain":null,"lastGen":2,`+
+				`"shadow":{"log":{"spans":[{"kind":"mirrored","gen":2,"vs":0,"ps":9,"pe":0,"pend":-1}],"chain":null,"lastGen":2},"target":0,"local":%t}}`, format, local))
+			require.NoError(t, err)
+			require.Equal(t, older && !local, v.(*Record).Shadow.Anew, "format %d", format)
+			require.Equal(t, older && local, v.(*Record).Lacks, "format %d", format)
+		}
 	}
 	// M17: whether the topic was compacted is not known of a record that doesn't say.
 	for format, plain := range map[int]bool{1: true, 2: true, 3: false} {

@@ -69,8 +69,7 @@ type Record struct {
 	// Shadow is a log that is built beside it on a compacted topic (H15); nil:
 	// none. The owner writes to it, readers see Log.
 	Shadow *epoch.Shadow
-	// Lacks: older values of keys may be missing that the source has
-	// (epoch.Book.Lacks).
+	// Lacks: values of keys may be missing that the source has (epoch.Book.Lacks).
 	Lacks bool
 	// Cleaner is what the destination topic's own configs were that are changed
 	// to keep the cleaner off while there is a shadow ("": not set); they are
@@ -79,7 +78,7 @@ type Record struct {
 	// CopyFrom is when the copy from the source's log start was begun that a
 	// compacted topic shows or builds; zero: not known (M26).
 	CopyFrom time.Time
-	// Plain: the topic was not compacted when the record was written, or nobody
+	// Plain: the topic was not compacted for a while (epoch.Book.Plain), or nobody
 	// noted that it was (formats 1 and 2).
 	Plain bool
 
