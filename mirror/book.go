@@ -94,3 +94,19 @@ func newLineage() string {
 	_, _ = rand.Read(b)
 	return hex.EncodeToString(b)
 }
+
+func genOf(l *epoch.Log) int16 {
+	if l == nil || l.Open() == nil {
+		return -1
+	}
+	return l.Open().Gen
+}
+
+// usable is the checkpoint, if it speaks of this log.
+func (p *Partition) usable(rec *ledger.Record) *ledger.Checkpoint {
+	s := p.eng.Store.Partition(p.topic, p.partition)
+	if s == nil || s.Checkpoint == nil || s.Checkpoint.Lineage != rec.Lineage {
+		return nil
+	}
+	return s.Checkpoint
+}

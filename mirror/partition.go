@@ -94,8 +94,9 @@ type Partition struct {
 	// looked at yet: nothing is written, and no checkpoint made, behind it.
 	suspect *stretch
 	// awaits is up to where live copies have to come of what lies dead in a
-	// compacted topic's log (H1): no checkpoint is made behind it before, and a
-	// stop makes a copy.
+	// compacted topic's log (H1), all of the chain's newest epoch: no checkpoint is
+	// made behind it before, and a stop makes a copy. When a later epoch begins
+	// below it they won't come.
 	awaits int64
 
 	walk     walkState // where the queue ends

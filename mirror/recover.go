@@ -139,7 +139,10 @@ func (p *Partition) recover(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	if fresh && (r.hasCut || r.hasRestart) {
-		p.mayShow, p.awaits = t.position, 0
+		p.mayShow = t.position
+	}
+	if fresh && r.hasRestart || r.rebuild != nil && !r.rebuild.keep {
+		p.awaits = 0 // nothing live lies in front of it
 	}
 	if p.suspect == suspect {
 		p.suspect = nil // it was read, from in front of it
@@ -201,22 +204,6 @@ func (p *Partition) reload() (moved bool) {
 		p.doubt("ledger", regen{force: true})
 	}
 	return true
-}
-
-// usable is the checkpoint, if it speaks of this log.
-func (p *Partition) usable(rec *ledger.Record) *ledger.Checkpoint {
-	s := p.eng.Store.Partition(p.topic, p.partition)
-	if s == nil || s.Checkpoint == nil || s.Checkpoint.Lineage != rec.Lineage {
-		return nil
-	}
-	return s.Checkpoint
-}
-
-func genOf(l *epoch.Log) int16 {
-	if l == nil || l.Open() == nil {
-		return -1
-	}
-	return l.Open().Gen
 }
 
 // resume puts the partition to work at t.
@@ -319,6 +306,11 @@ func (p *Partition) continued(ctx context.Context, c *kconn.Conn, r *regen, l *e
 	got, anchor, err := p.reread(ctx, c, l, dst, ph, cp, m)
 	if err != nil {
 		return nil, tail{}, err
+	}
+	if p.compacted && !m.known && !r.hasRestart {
+		if err := p.givenUpBefore(ctx, c, l, dst, ph, cp, &got); err != nil {
+			return nil, tail{}, err
+		}
 	}
 	t := tail{vEnd: got.VEnd, chainEnd: got.LastChainEnd, p: max(got.LivePEnd, 0), position: got.Position, epoch: got.LastEpoch, open: got.Open, openAt: got.Open, gen: -1}
 	switch got.Basis {

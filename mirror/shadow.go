@@ -328,6 +328,18 @@ func (p *Partition) lateCopy() {
 	}
 }
 
+// givenUpBefore is givenUp for a new owner. What lies in front of a checkpoint the
+// one before had seen, and its copies had come, but for those in a shadow.
+func (p *Partition) givenUpBefore(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, cp *ledger.Checkpoint, r *epoch.Recovered) error {
+	p.mu.Lock()
+	from := int64(0)
+	if cp != nil && !p.shadowing() {
+		from = cp.P
+	}
+	p.mu.Unlock()
+	return p.givenUp(ctx, c, l, dst, ph, from, r)
+}
+
 // stretch is a physical range that somebody else wrote, in front of a batch of
 // ours that begins at virtual offset v.
 type stretch struct{ from, to, v int64 }

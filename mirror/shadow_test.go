@@ -40,7 +40,7 @@ func (s *site) deadBehind() (out []int64) {
 		case v == epoch.Live:
 			live = true
 			for p, d := range dead {
-				if d.Stamped && at.V <= d.V && d.V < at.VEnd {
+				if d.Stamped && d.Epoch == at.Epoch && at.V <= d.V && d.V < at.VEnd {
 					delete(dead, p)
 				}
 			}
@@ -432,6 +432,57 @@ func TestH1StopLooksBetweenGenerations(t *testing.T) {
 			require.Equal(t, before, b.content())
 			require.Empty(t, b.deadBehind())
 			require.Equal(t, !c.copied, b.rebuilt())
+		})
+	}
+}
+
+// H1: a write of unknown outcome landed, and before its copy has come the source
+// has lost it: what comes in its place is no copy.
+func TestH1SourceLosesWhatLanded(t *testing.T) {
+	for _, after := range []string{"mirrored on", "another owner", "stopped"} {
+		t.Run(after, func(t *testing.T) {
+			a, b := newSite(t, "A"), newSite(t, "B")
+			b.compact = true
+			b.unclean.Store(true) // batches stay apart
+			a.write(1)
+			a.write(1)
+			b.mirrors(a)
+			b.shows("0(0) 1(0)")
+			landed, gone := false, false
+			b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+				s, ok := x.ReadStamp()
+				switch {
+				case !ok || s.V < 2 || gone || s.Flags&epoch.FlagHidden != 0:
+					return 0, false
+				case landed:
+					return kerr.NotEnoughReplicas.Code, true
+				}
+				landed = true
+				x = append(protocol.Batch(nil), x...)
+				x.SetBase(l.end(), l.epoch)
+				l.append(x)
+				return -1, true // the connection breaks
+			})
+			a.write(1)
+			b.meta()
+			eventually(t, "the next generation", func() bool { return b.end() == 3 && b.part().Log.Open().PStart == 3 })
+			uncleanElection(a, 2, 9)
+			b.phys.with("t", 0, func(*fakeLog) { gone = true })
+			if after != "mirrored on" {
+				b.stop()
+			}
+			a.write(1)
+			if after == "mirrored on" {
+				b.meta()
+			} else {
+				b.run()
+			}
+			b.shows("0(0) 1(0) 2(9)")
+			if after == "stopped" {
+				b.stopped()
+			}
+			eventually(t, "clean", func() bool { return b.rec().Shadow == nil && len(b.deadBehind()) == 0 })
+			require.Equal(t, a.content(), b.content())
 		})
 	}
 }

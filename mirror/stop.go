@@ -111,7 +111,7 @@ func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 		} else if r.Recovered, _, err = p.reread(ctx, c, l, dst, ph, cp, m); err != nil {
 			return err
 		} else if p.compacted {
-			if err = p.givenUp(ctx, c, l, dst, ph, &r.Recovered); err != nil {
+			if err = p.givenUp(ctx, c, l, dst, ph, 0, &r.Recovered); err != nil {
 				return err
 			}
 			if awaits > r.Recovered.Position {
@@ -129,14 +129,15 @@ func (p *Partition) stopRead(ctx context.Context, st *epoch.Stop, rec *ledger.Re
 
 // givenUp looks at what lies between the live end of each closed generation and
 // the next one, that is, at writes of unknown outcome that were made once more,
-// for those whose copy has not come (H1).
-func (p *Partition) givenUp(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, r *epoch.Recovered) error {
+// for those whose copy has not come (H1). What lies in front of physical offset
+// from is left out.
+func (p *Partition) givenUp(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, from int64, r *epoch.Recovered) error {
 	for i := range len(l.Spans) - 1 {
 		s, next := &l.Spans[i], &l.Spans[i+1]
 		if s.Kind != epoch.Mirrored || s.PEnd < 0 {
 			continue
 		}
-		err := readBatches(ctx, c, dst, p.topic, p.partition, max(s.PEnd, ph.start), min(next.PStart, ph.end), func(raw protocol.Batch) error {
+		err := readBatches(ctx, c, dst, p.topic, p.partition, max(s.PEnd, ph.start, from), min(next.PStart, ph.end), func(raw protocol.Batch) error {
 			b := readHeader(raw)
 			if err := countV(raw, &b); err != nil {
 				return err
