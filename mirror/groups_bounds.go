@@ -37,7 +37,7 @@ func (p *groupPart) look(b groupBounds, why GroupReason, cycle int32) {
 		return
 	}
 	p.bounds = b
-	at, upTo := cutSince(p.seen, b.log, p.end), int64(-1)
+	at, upTo := cutSince(p.seen, b.log, p.end, b.anew), int64(-1)
 	if p.seen == nil {
 		at, upTo = nativeCutOf(b.log)
 	}
@@ -78,9 +78,17 @@ func (p *Partition) groupBounds() (groupBounds, GroupReason) {
 	if p.phase != phaseRun && !resting || p.log.Open().Kind != epoch.Mirrored {
 		return groupBounds{}, GroupNotReady
 	}
+	if p.shadowing() { // what is shown is what counts, and stays up to the switch (H15)
+		if !p.prepared() {
+			return groupBounds{}, GroupNotReady
+		}
+		l := &p.rec.Log
+		v := max(p.shown.VEnd, min(l.Start, p.shown.Position))
+		return groupBounds{log: l, start: l.Start, end: v, position: max(p.shown.Position, v), verified: -1, anew: p.anew}, 0
+	}
 	v := max(p.tail.vEnd, min(p.log.Start, p.tail.position))
 	return groupBounds{
-		log: p.log, start: p.log.Start, end: v, position: max(p.tail.position, v), verified: p.stats.verified,
+		log: p.log, start: p.log.Start, end: v, position: max(p.tail.position, v), verified: p.stats.verified, anew: p.anew,
 	}, 0
 }
 

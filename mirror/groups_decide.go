@@ -55,6 +55,15 @@ type groupBounds struct {
 	position int64 // first source offset not mirrored, >= end
 	verified int32 // a leader epoch of the source under which position was found on its branch; -1: none
 	exact    bool  // end is final, re-read for STOPPED
+	anew     writtenAnew
+}
+
+// writtenAnew is the newest switch to a log that was written anew (H15): what was
+// shown below at stayed, and gen was its open generation then.
+type writtenAnew struct {
+	done bool
+	gen  int16
+	at   int64
 }
 
 // nativeCutOf finds where the newest closed native span was cut below its end,
@@ -73,8 +82,9 @@ func nativeCutOf(l *epoch.Log) (cut, upTo int64) {
 }
 
 // cutSince is the lowest offset at which the log was cut below end, where it
-// ended at the time of old; -1: it wasn't.
-func cutSince(old, now *epoch.Log, end int64) int64 {
+// ended at the time of old; -1: it wasn't. The spans of a log that was written
+// anew are no cuts.
+func cutSince(old, now *epoch.Log, end int64, anew writtenAnew) int64 {
 	cut := int64(-1)
 	if old == nil || old == now {
 		return cut
@@ -82,6 +92,12 @@ func cutSince(old, now *epoch.Log, end int64) int64 {
 	for i := len(now.Spans) - 1; i >= 0; i-- {
 		s := &now.Spans[i]
 		if slices.ContainsFunc(old.Spans, func(o epoch.Span) bool { return o.Kind == s.Kind && o.Gen == s.Gen && o.PStart == s.PStart }) {
+			break
+		}
+		if anew.done && s.Kind == epoch.Mirrored && s.Gen == anew.gen {
+			if anew.at < end && (cut < 0 || anew.at < cut) {
+				cut = anew.at
+			}
 			break
 		}
 		if s.VStart < end {

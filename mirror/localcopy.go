@@ -97,6 +97,7 @@ func (p *Partition) stopCopy(ctx context.Context, st *epoch.Stop, dst leader) er
 	}
 	p.mu.Lock()
 	p.everRan, p.unsure, p.awaits = false, -1, 0
+	p.anew = writtenAnew{done: true, gen: b.Log.Open().Gen, at: rec.Log.Open().VStart}
 	p.waiting = nil
 	p.live.Forget(0)
 	p.mu.Unlock()

@@ -80,6 +80,7 @@ type Partition struct {
 	shown      ledger.Tail // what is shown beside a shadow; of another generation than the log's: not known yet
 	heldAt     time.Time   // when the cleaner was found held back
 	compared   time.Time   // when the source was asked about what is shown beside a shadow
+	anew       writtenAnew // when a shadow took its place last
 	caught     time.Time   // when the position last was at the source's end; zero: never in this log (M26)
 	caughtOnce time.Time   // the same, by the ledger when this owner began
 	lastTS     int64       // largest timestamp of the last live batch, ms; -1: not known

@@ -256,6 +256,7 @@ func (p *Partition) switchOver(ctx context.Context) error {
 	defer p.mu.Unlock()
 	p.slog.Info("what was written once more is shown now", "v", p.tail.vEnd, "was", end, "cut", t, "gen", b.Log.Open().Gen)
 	p.live.Forget(0)
+	p.anew = writtenAnew{done: true, gen: b.Log.Open().Gen, at: t}
 	if t < end {
 		p.mayShow = p.tail.position
 	}

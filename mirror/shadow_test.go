@@ -940,3 +940,72 @@ func TestStartOnCompactedTopicWithoutCut(t *testing.T) {
 	}
 	require.Equal(t, int64(3), a.end(), "nothing was written twice")
 }
+
+// H13, H15, M23: while a compacted topic is mirrored anew groups are held to what
+// is shown, and the switch is no cut.
+func TestH15GroupsWhileMirroredAnew(t *testing.T) {
+	for name, stop := range map[string]bool{"switched": false, "stopped before that": true} {
+		t.Run(name, func(t *testing.T) {
+			a, b := shadowed(t, 6, 4)
+			b.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+				if s, _ := x.ReadStamp(); s.V == 2 && b.rec().Shadow != nil && !b.rec().Shadow.Local {
+					return 7, true // REQUEST_TIMED_OUT: not before this is over
+				}
+				return 0, false
+			})
+			var part groupPart
+			look := func() {
+				t.Helper()
+				var at groupBounds
+				eventually(t, "bounds", func() (ok bool) {
+					var why GroupReason
+					at, why = b.eng.Partition("t", 0).groupBounds()
+					return why == 0
+				})
+				part.look(at, 0, part.cycle+1)
+			}
+			decide := func(src, dst groupOffset) groupOffset {
+				d := decideGroup(src, dst, nil, &part.bounds, part.cut(part.cycle-1, dst))
+				if !d.commit {
+					return dst
+				}
+				return d.to
+			}
+			stays := func() {
+				t.Helper()
+				for _, e := range []int32{-1, 0} {
+					require.EqualValues(t, 3, decide(groupOffset{3, e}, groupOffset{3, e}).offset)
+					require.EqualValues(t, 3, decide(groupOffset{1, e}, groupOffset{3, e}).offset, "it has moved here")
+					require.EqualValues(t, 3, decide(noOffset, groupOffset{3, e}).offset)
+				}
+			}
+			look()
+			stays()
+			uncleanElection(a, 4, 9)
+			a.write(1)
+			b.meta()
+			eventually(t, "begun", func() bool { return b.rec().Shadow != nil && b.rec().State == epoch.StateMirroring })
+			look()
+			stays()
+			require.Equal(t, groupOffset{4, 0}, decide(groupOffset{5, 0}, groupOffset{5, 0}), "above the cut")
+			require.EqualValues(t, 4, decide(noOffset, groupOffset{5, -1}).offset)
+			require.Equal(t, groupOffset{2, 0}, decide(groupOffset{2, 0}, groupOffset{1, 0}), "as ever")
+			look()
+			stays()
+			if stop {
+				b.stopped()
+				b.want(epoch.StateMirroring) // all is copied once more
+				eventually(t, "begun again", func() bool { return b.rec().Shadow != nil && b.rec().State == epoch.StateMirroring })
+				look()
+				stays()
+			}
+			b.phys.hook(nil)
+			b.shows("0(0) 1(0) 2(0) 3(0) 4(9)")
+			eventually(t, "switched", func() bool { return b.rec().Shadow == nil })
+			look()
+			stays()
+			require.EqualValues(t, 5, decide(groupOffset{5, 9}, groupOffset{4, 0}).offset)
+			require.EqualValues(t, 5, decide(noOffset, groupOffset{5, -1}).offset)
+		})
+	}
+}
