@@ -30,7 +30,11 @@ func Goals() []Goal {
 	}
 	return append(g,
 		Goal{"catchup-small", "", "mb_s", "kgo copier", 1},
+		Goal{"catchup-small", "", "rss_mb", "", 150},
 		Goal{"catchup-small-lz4", "", "mb_s", "kgo copier", 1},
+		Goal{"catchup-small-lz4", "", "rss_mb", "", 150},
+		Goal{"catchup-compacted", "", "rss_mb", "", 150},
+		Goal{"catchup-500", "", "rss_mb", "", 150},
 		Goal{"latency", "", "p50_ms", "kgo copier", 1},
 		Goal{"latency", "", "p99_ms", "kgo copier", 1},
 		Goal{"latency", "", "p99_ms", "MirrorMaker 2", 0.1},
