@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
 // atlas is what this instance's readers have learned about the physical logs
@@ -45,14 +46,14 @@ func newChart(set spanSet, leader int32) *chart {
 }
 
 // chart returns the partition's page, a new one when the spans have changed.
-func (a *atlas) chart(k partKey, l *epoch.Log) *chart { return a.chartUnder(k, l, -1) }
+func (a *atlas) chart(k partKey, p *ledger.Partition) *chart { return a.chartUnder(k, p, -1) }
 
 // chartUnder is chart for what is read from the leader of physical epoch pe (-1:
 // not known). A later leader begins a new page: what lay at the end of the log
 // may be lost, and other records lie there. An earlier one gets a page of its
 // own, which goes with the reader.
-func (a *atlas) chartUnder(k partKey, l *epoch.Log, pe int32) *chart {
-	set := spansOf(l)
+func (a *atlas) chartUnder(k partKey, p *ledger.Partition, pe int32) *chart {
+	set := spansOf(p)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c, known := a.charts[k]

@@ -3,7 +3,7 @@ package proxy
 import (
 	"time"
 
-	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
 )
 
 // partKey names a partition by topic name.
@@ -98,10 +98,12 @@ type mark struct {
 	v, p, chain int64
 }
 
-// spanSet identifies the span list a physical offset was found under. A new
-// span may mean that the destination has lost its tail, and that the same
-// virtual offset now lies lower: cursors do not outlive it.
+// spanSet identifies the history and the span list a physical offset was found
+// under. A new span may mean that the destination has lost its tail, and that the
+// same virtual offset now lies lower: cursors do not outlive it. A topic that was
+// made anew has the first one's numbers again.
 type spanSet struct {
+	lineage  string
 	n        int
 	vs, ps   int64
 	gen      int16
@@ -109,17 +111,22 @@ type spanSet struct {
 	occupied bool
 }
 
-func spansOf(l *epoch.Log) spanSet {
+func spansOf(p *ledger.Partition) spanSet {
+	set := spanSet{}
+	if p.Record != nil {
+		set.lineage = p.Record.Lineage
+	}
+	l := p.Log
 	if len(l.Spans) == 0 {
-		return spanSet{}
+		return set
 	}
 	s := l.Spans[len(l.Spans)-1]
-	return spanSet{n: len(l.Spans), vs: s.VStart, ps: s.PStart, gen: s.Gen, pe: s.PEpoch, occupied: true}
+	return spanSet{lineage: set.lineage, n: len(l.Spans), vs: s.VStart, ps: s.PStart, gen: s.Gen, pe: s.PEpoch, occupied: true}
 }
 
 // cursor returns the partition's cursor, made when there is none, emptied when
 // it was found under other spans.
-func (s *connState) cursor(k partKey, l *epoch.Log) *cursor {
+func (s *connState) cursor(k partKey, p *ledger.Partition) *cursor {
 	c := s.cursors[k]
 	if c == nil {
 		if len(s.cursors) >= maxCursorsPerConn {
@@ -132,11 +139,11 @@ func (s *connState) cursor(k partKey, l *epoch.Log) *cursor {
 		c.forget()
 		s.cursors[k] = c
 	}
-	if set := spansOf(l); c.spans != set {
+	if set := spansOf(p); c.spans != set {
 		c.forget()
 		c.spans = set
 	}
-	c.bump = l.Bump
+	c.bump = p.Log.Bump
 	return c
 }
 

@@ -124,7 +124,7 @@ func (p *fetchPart) moved(now *ledger.Partition) bool {
 	if now.Log == p.log.Log {
 		return false
 	}
-	cut, respanned := now.Log.Bump != p.log.Log.Bump, spansOf(now.Log) != spansOf(p.log.Log)
+	cut, respanned := now.Log.Bump != p.log.Log.Bump, spansOf(now) != spansOf(p.log)
 	p.log = now
 	switch {
 	case cut && p.currentEpoch >= 0:
@@ -151,7 +151,7 @@ func (p *fetchPart) moved(now *ledger.Partition) bool {
 // says nothing of the virtual one; or, in the open native span, something else
 // than the client has read. Look again, with care (H12).
 func (f *fetch) outOfRange(p *fetchPart, done func()) {
-	f.x.State().cursor(p.partKey, p.log.Log).doubt()
+	f.x.State().cursor(p.partKey, p.log).doubt()
 	if p.tried { // found again, refused again: a follower that lags, or a leader that lost its tail
 		p.fail(retryLater)
 		done()
@@ -293,14 +293,14 @@ func (f *fetch) show(p *fetchPart, raw protocol.FetchPartition, done func()) {
 // below the span (H4, F5). A new epoch costs one look-up for all connections.
 func (f *fetch) vouch(p *fetchPart, pe int32, done func(code int16)) {
 	s := nativeSpan(p.log.Log)
-	c := f.h.atlas.chart(p.partKey, p.log.Log)
+	c := f.h.atlas.chart(p.partKey, p.log)
 	if s == nil || pe <= s.PEpoch || pe <= c.vouched(0) {
 		done(0)
 		return
 	}
 	f.reader(p.partKey).sound(p.log, true, func(code int16) {
 		if code == 0 {
-			f.h.atlas.chartUnder(p.partKey, p.log.Log, max(pe, c.leader)).vouched(pe)
+			f.h.atlas.chartUnder(p.partKey, p.log, max(pe, c.leader)).vouched(pe)
 		}
 		done(code)
 	})
@@ -363,8 +363,7 @@ func (f *fetch) slow(p *fetchPart, out *pick, done func()) {
 
 // finish puts the picked batches back and fills in the rest of the answer.
 func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, records []byte, done func()) {
-	l := p.log.Log
-	c := f.x.State().cursor(p.partKey, l)
+	c := f.x.State().cursor(p.partKey, p.log)
 	var pieces [][]byte
 	end, last := int64(-1), -1
 	for i := range out.batches {
@@ -403,7 +402,7 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 		pieces = append(pieces, f.sendOver(c, p, out, to))
 	case len(pieces) > 0:
 		p.outcome = outAnswer
-		f.h.atlas.chart(p.partKey, l).add(out.batches[0].at.V, out.batches[0].at.P)
+		f.h.atlas.chart(p.partKey, p.log).add(out.batches[0].at.V, out.batches[0].at.P)
 		c.advance(mark{p.offset, p.p, p.chain})
 		c.advance(mark{end, out.next, out.chain})
 		c.seen = max(c.seen, end)
@@ -412,7 +411,7 @@ func (f *fetch) finish(p *fetchPart, raw protocol.FetchPartition, out pick, reco
 		c.advance(mark{p.offset, out.next, out.chain})
 		if out.chain < 0 { // so it rests on a look-up: the next try begins with a new one
 			c.lose()
-			f.h.atlas.chart(p.partKey, l).forget()
+			f.h.atlas.chart(p.partKey, p.log).forget()
 		}
 	case out.next > p.p:
 		p.outcome = f.passedOver(p, c, out.next)
@@ -477,7 +476,7 @@ func (f *fetch) logStart(p *fetchPart, physical int64, done func()) {
 		done()
 		return
 	}
-	if v, ok := f.h.atlas.chart(p.partKey, p.log.Log).startKnown(p.log, physical); ok {
+	if v, ok := f.h.atlas.chart(p.partKey, p.log).startKnown(p.log, physical); ok {
 		p.answer.LogStartOffset = v
 		done()
 		return
@@ -502,7 +501,7 @@ func (f *fetch) alarm(p *fetchPart, raw protocol.FetchPartition) {
 	if i := l.SpanAtP(raw.LastStableOffset); i < 0 || l.Spans[i].Kind != epoch.Mirrored {
 		return
 	}
-	c := f.x.State().cursor(p.partKey, l)
+	c := f.x.State().cursor(p.partKey, p.log)
 	if c.ru {
 		return
 	}

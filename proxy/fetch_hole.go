@@ -58,7 +58,7 @@ func (f *fetch) overHole(p *fetchPart, raw protocol.FetchPartition, out pick, do
 			return
 		}
 	}
-	if c := f.x.State().cursor(p.partKey, p.log.Log); f.hole(p, c, raw, out) < 0 || f.sentOn(c, p) {
+	if c := f.x.State().cursor(p.partKey, p.log); f.hole(p, c, raw, out) < 0 || f.sentOn(c, p) {
 		done(0)
 		return
 	}

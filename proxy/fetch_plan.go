@@ -171,7 +171,7 @@ func (f *fetch) planPart(p *fetchPart, done func()) {
 	first := p.log.Log.Start
 	switch answer, _ := p.check(ends{maxOffset, maxOffset, maxOffset}, first); answer {
 	case epoch.FetchRead:
-		if c := f.x.State().cursor(p.partKey, p.log.Log); !c.early.IsZero() && f.h.now().Sub(c.early) >= earlyAgain {
+		if c := f.x.State().cursor(p.partKey, p.log); !c.early.IsZero() && f.h.now().Sub(c.early) >= earlyAgain {
 			f.confirm(p, done)
 			return
 		}
@@ -215,7 +215,7 @@ func (p *fetchPart) check(e ends, start int64) (epoch.FetchAnswer, epoch.Entry) 
 
 // seek finds the physical offset to read from.
 func (f *fetch) seek(p *fetchPart, done func()) {
-	c := f.x.State().cursor(p.partKey, p.log.Log)
+	c := f.x.State().cursor(p.partKey, p.log)
 	if m, ok := c.find(p.offset); ok && (f.rounds > 0 || m.p == c.far || !p.astray(m.p)) {
 		p.p, p.chain = m.p, m.chain
 		done()
@@ -264,7 +264,7 @@ func (f *fetch) locate(p *fetchPart, r *reader, seen int64, done func()) {
 			p.p = 0
 			p.refuse(code)
 		} else {
-			c := f.x.State().cursor(p.partKey, p.log.Log)
+			c := f.x.State().cursor(p.partKey, p.log)
 			c.advance(mark{p.offset, at, -1})
 			c.seen = max(c.seen, seen)
 		}
@@ -348,7 +348,7 @@ func (f *fetch) settleNative(p *fetchPart, r *reader, e ends, start int64, done 
 
 func (f *fetch) settle(p *fetchPart, r *reader, e ends, start int64, done func()) {
 	answer, split := p.check(e, start)
-	c := f.x.State().cursor(p.partKey, p.log.Log)
+	c := f.x.State().cursor(p.partKey, p.log)
 	if c.early = (time.Time{}); answer == epoch.FetchNotAvailable {
 		c.early = f.h.now()
 	}

@@ -118,7 +118,7 @@ func (f *deleteRecords) find(d *deletion, r *reader, cb func(p int64, code int16
 // firstAt goes on from physical offset at to the first batch that has something
 // at or above d.v.
 func (f *deleteRecords) firstAt(d *deletion, r *reader, at int64, cb func(p int64, code int16)) {
-	r.firstLive(d.log.Log, at, r.end, func(h hit, ok bool, code int16) {
+	r.firstLive(d.log, at, r.end, func(h hit, ok bool, code int16) {
 		switch {
 		case code != 0 || !ok:
 			cb(r.end, code)
@@ -145,7 +145,7 @@ func (f *deleteRecords) send() {
 		now := f.h.partition(d.key, [16]byte{})
 		switch {
 		case d.code != 0:
-		case now == nil || spansOf(now.Log) != spansOf(d.log.Log):
+		case now == nil || spansOf(now) != spansOf(d.log):
 			d.code, d.p.Offset = retryLater, 0
 		case !now.Record.State.Writable():
 			d.code, d.p.Offset = kerr.PolicyViolation.Code, 0

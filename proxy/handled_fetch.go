@@ -97,7 +97,7 @@ func (f *fetch) ask() {
 		case p.mirror && p.decided():
 			tiny = append(tiny, p)
 			wait = 0
-		case p.mirror && f.q.IsolationLevel != 0 && f.x.State().cursor(p.partKey, p.log.Log).ru:
+		case p.mirror && f.q.IsolationLevel != 0 && f.x.State().cursor(p.partKey, p.log).ru:
 			side = append(side, p)
 		default:
 			main = append(main, p)

@@ -138,7 +138,7 @@ func (f *listOffsets) translate(l *offsetLookup, next func()) {
 		next()
 		return
 	}
-	if spansOf(p.Log) != spansOf(l.log.Log) { // stopped, or started again, meanwhile
+	if spansOf(p) != spansOf(l.log) { // stopped, or started again, meanwhile
 		l.fail(retryLater)
 		next()
 		return
@@ -257,7 +257,7 @@ func (f *listOffsets) mapped(l *offsetLookup, r *reader, p int64, next func()) {
 			next()
 			return
 		}
-		r.firstLive(l.log.Log, p, r.end, func(h hit, ok bool, code int16) {
+		r.firstLive(l.log, p, r.end, func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
 				l.fail(code)
@@ -286,7 +286,7 @@ func (f *listOffsets) atTime(l *offsetLookup, r *reader, p, ts int64, indexed bo
 			next()
 			return
 		}
-		r.firstLive(l.log.Log, p, r.end, func(h hit, ok bool, code int16) {
+		r.firstLive(l.log, p, r.end, func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
 				l.fail(code)
@@ -351,7 +351,7 @@ func (f *listOffsets) maxTimestamp(l *offsetLookup, r *reader, p, ts int64, next
 			next()
 			return
 		}
-		r.firstLive(l.log.Log, p, min(p+1, r.end), func(h hit, ok bool, code int16) {
+		r.firstLive(l.log, p, min(p+1, r.end), func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
 				l.fail(code)
@@ -382,7 +382,7 @@ func (f *listOffsets) maxTimestamp(l *offsetLookup, r *reader, p, ts int64, next
 // index extends the partition's time index, which begins at from or before, to
 // the high watermark.
 func (f *listOffsets) index(l *offsetLookup, r *reader, from int64, done func(x *timeline, code int16)) {
-	x := r.chart(l.log.Log).timeline(max(from, r.start), r.start)
+	x := r.chart(l.log).timeline(max(from, r.start), r.start)
 	start := x.end()
 	if start >= r.end {
 		done(x, 0)

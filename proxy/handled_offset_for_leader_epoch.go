@@ -124,8 +124,8 @@ func (f *epochLookups) answer(l *epochLookup, next func()) {
 		next()
 		return
 	}
-	above := raw.EndOffset < 0                  // of the epoch asked for less the bump: above the broker's own
-	if spansOf(now.Log) != spansOf(l.log.Log) { // stopped, or started again, meanwhile
+	above := raw.EndOffset < 0          // of the epoch asked for less the bump: above the broker's own
+	if spansOf(now) != spansOf(l.log) { // stopped, or started again, meanwhile
 		l.code = retryLater
 		next()
 		return
@@ -202,7 +202,7 @@ func (f *epochLookups) lookUp(l *epochLookup, r *reader, done func()) {
 // end of the epoch before. ok is false if it is another log by now.
 func (f *epochLookups) renew(l *epochLookup) (ok bool) {
 	now := f.h.partition(l.key, [16]byte{})
-	if now == nil || spansOf(now.Log) != spansOf(l.log.Log) {
+	if now == nil || spansOf(now) != spansOf(l.log) {
 		return false
 	}
 	l.log = now

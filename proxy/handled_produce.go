@@ -300,7 +300,7 @@ func (f *produce) mapAnswer(r *kmsg.ProduceResponse, done func()) {
 				continue
 			}
 			a.BaseOffset, _ = nativeOffset(s.log, a.BaseOffset)
-			if first, ok := f.h.atlas.chart(s.key, s.log.Log).startKnown(s.log, 0); ok {
+			if first, ok := f.h.atlas.chart(s.key, s.log).startKnown(s.log, 0); ok {
 				a.LogStartOffset = first
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
 
-	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/histories"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
@@ -263,9 +262,9 @@ func TestM8LookUpsByTimeAtOnce(t *testing.T) {
 		return b, h
 	}
 	// indexing turns an exchange until it has an index that begins at from.
-	indexing := func(b *bench, x *fakeExchange, l *epoch.Log, from int64) {
+	indexing := func(b *bench, x *fakeExchange, from int64) {
 		for {
-			if c := b.h.atlas.chart(partKey{"m", 0}, l); c.times != nil && c.times.from == from {
+			if c := b.h.atlas.chart(partKey{"m", 0}, b.view.Partition("m", 0)); c.times != nil && c.times.from == from {
 				return
 			}
 			require.Nil(b.t, x.done)
@@ -283,13 +282,13 @@ func TestM8LookUpsByTimeAtOnce(t *testing.T) {
 		return r.Topics[0].Partitions[0].Offset
 	}
 	t.Run("the index is begun again further down", func(t *testing.T) {
-		b, h := setUp(t)
+		b, _ := setUp(t)
 		other := *b
 		other.st = &connState{}
 		x := b.begin(askOffset(7, 4001)) // none is shown: all from p2 on is looked at
-		indexing(b, x, h.log, 2)
+		indexing(b, x, 2)
 		y := other.begin(askOffset(7, protocol.TimestampMax))
-		indexing(&other, y, h.log, 0)
+		indexing(&other, y, 0)
 		require.EqualValues(t, -1, answer(b, x))
 		require.EqualValues(t, 0, answer(&other, y))
 		require.EqualValues(t, 0, offsetsOf(b, 7, protocol.TimestampMax).Offset)
@@ -299,7 +298,7 @@ func TestM8LookUpsByTimeAtOnce(t *testing.T) {
 		other := *b
 		other.st = &connState{}
 		x := b.begin(askOffset(7, protocol.TimestampMax))
-		indexing(b, x, h.log, 0)
+		indexing(b, x, 0)
 		h.part.lead(6)
 		require.EqualValues(t, 6, offsetsOf(&other, 7, protocol.TimestampLatest).Offset)
 		require.EqualValues(t, 0, offsetsOf(&other, 7, protocol.TimestampMax).Offset)
@@ -308,9 +307,43 @@ func TestM8LookUpsByTimeAtOnce(t *testing.T) {
 	t.Run("a leader of before", func(t *testing.T) { // a broker that does not know yet that it is deposed
 		b, h := setUp(t)
 		h.part.epoch = 4
-		b.h.atlas.chartUnder(partKey{"m", 0}, h.log, 5)
+		b.h.atlas.chartUnder(partKey{"m", 0}, b.view.Partition("m", 0), 5)
 		require.EqualValues(t, 0, offsetsOf(b, 7, protocol.TimestampMax).Offset)
 	})
+}
+
+// M22: a topic that was deleted and mirrored anew has the first one's numbers
+// again: its first generation, from offset 0 on, under the first leader epoch. What
+// was learned of the one before is not believed of it.
+func TestM22MadeAnewWithTheSameNumbers(t *testing.T) {
+	b := newBench(t)
+	h := newHistory(t, b.sim.part("m", 0))
+	h.append(2, 0)
+	h.ts = 1 << 50
+	h.foreign(3)
+	h.ts = 3000
+	h.append(2, 0)
+	b.mirror("m", 0, h.log)
+	require.EqualValues(t, 2, offsetsOf(b, 7, protocol.TimestampMax).Offset)
+	a := b.fetch(fetchOne(12, "m", [16]byte{}, 2, 1<<20)).Topics[0].Partitions[0]
+	require.EqualValues(t, 4, a.HighWatermark)
+
+	delete(b.view.parts, partKey{"m", 0})
+	*b.sim.part("m", 0) = simPart{hw: -1, lso: -1, preferred: -1}
+	h = newHistory(t, b.sim.part("m", 0))
+	h.append(1, 0)
+	h.ts = 1 << 50
+	h.foreign(1)
+	h.ts = 2000
+	h.append(2, 0) // v1 and v2, where the dead ones lay
+	p := b.mirror("m", 0, h.log)
+	p.Record.Lineage = "another"
+	m := offsetsOf(b, 7, protocol.TimestampMax)
+	require.EqualValues(t, 1, m.Offset)
+	require.EqualValues(t, 2000, m.Timestamp)
+	a = b.fetch(fetchOne(12, "m", [16]byte{}, 1, 1<<20)).Topics[0].Partitions[0]
+	require.EqualValues(t, 3, a.HighWatermark, "not that of before")
+	require.Len(t, a.RecordBatches, len(h.part.batches[2]))
 }
 
 // M8: the maximum is one of what is still there.

@@ -18,9 +18,9 @@ type hit struct {
 
 // firstLive finds the first live batch that ends above physical offset from and
 // begins below to. ok false and code 0: there is none.
-func (r *reader) firstLive(l *epoch.Log, from, to int64, cb func(h hit, ok bool, code int16)) {
+func (r *reader) firstLive(lp *ledger.Partition, from, to int64, cb func(h hit, ok bool, code int16)) {
 	var found hit
-	c := r.chart(l)
+	l, c := lp.Log, r.chart(lp)
 	dead := from
 	r.scan(l, c.skip(from), to, probeBytes, func(b protocol.Batch, e epoch.Batch) bool {
 		at, live, ahead := place(l, e)
@@ -44,7 +44,7 @@ func (r *reader) firstLive(l *epoch.Log, from, to int64, cb func(h hit, ok bool,
 // virtual and the physical distance mostly are the same.
 type search struct {
 	r     *reader
-	l     *epoch.Log
+	log   *ledger.Partition
 	chart *chart
 	v     int64
 
@@ -82,7 +82,7 @@ func (r *reader) locate(p *ledger.Partition, v int64, cb func(at int64, code int
 			cb(max(lo, s.PStart+v-s.VStart), 0)
 			return
 		}
-		f := &search{r: r, l: l, chart: r.chart(l), v: v, lo: lo, loEnd: lo, hi: hi, cb: cb}
+		f := &search{r: r, log: p, chart: r.chart(p), v: v, lo: lo, loEnd: lo, hi: hi, cb: cb}
 		f.guess = s.PStart + v - s.VStart
 		if known, ok := f.chart.floor(v); ok && known.V >= s.VStart && known.P > lo && known.P < hi {
 			f.lo, f.loEnd = known.P, known.P
@@ -102,7 +102,7 @@ func (f *search) step() {
 		q = min(max(f.guess, f.loEnd), f.hi-1)
 	}
 	f.steps++
-	f.r.firstLive(f.l, q, f.hi, func(h hit, _ bool, code int16) { f.judge(q, h, code) })
+	f.r.firstLive(f.log, q, f.hi, func(h hit, _ bool, code int16) { f.judge(q, h, code) })
 }
 
 func (f *search) judge(q int64, h hit, code int16) {

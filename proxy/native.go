@@ -53,7 +53,7 @@ func (h *handlers) sound(x exchange, anew bool, parts []*nativeCheck, done func(
 		if s == nil || s.PStart == 0 {
 			continue
 		}
-		if at := x.State().cursor(c.key, c.log.Log).sound; !anew && !at.IsZero() && now.Sub(at) < soundFor && now.Sub(at) >= 0 {
+		if at := x.State().cursor(c.key, c.log).sound; !anew && !at.IsZero() && now.Sub(at) < soundFor && now.Sub(at) >= 0 {
 			continue
 		}
 		c.code = kerr.UnknownServerError.Code
@@ -104,7 +104,7 @@ func (h *handlers) judgeSound(x exchange, c *nativeCheck, a *kmsg.OffsetForLeade
 		}
 	default:
 		c.code = 0
-		x.State().cursor(c.key, c.log.Log).sound = now
+		x.State().cursor(c.key, c.log).sound = now
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/lockstep-kafka/lockstep/epoch"
+	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
 )
 
@@ -66,11 +67,11 @@ type reader struct {
 }
 
 // chart is what is known of the log that is read.
-func (r *reader) chart(l *epoch.Log) *chart {
+func (r *reader) chart(p *ledger.Partition) *chart {
 	if !r.bounded {
-		return r.h.atlas.chart(r.key, l)
+		return r.h.atlas.chart(r.key, p)
 	}
-	return r.h.atlas.chartUnder(r.key, l, r.leader)
+	return r.h.atlas.chartUnder(r.key, p, r.leader)
 }
 
 // chunk is one answer; its records live until the callback returns.

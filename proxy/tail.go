@@ -101,13 +101,13 @@ func emptyEnds(p *ledger.Partition, start int64) ends {
 // the checkpoint is looked at; the owner has ruled on the rest.
 func (r *reader) lastChained(p *ledger.Partition, low, hi int64, cb func(h hit, ok bool, code int16)) {
 	l := p.Log
-	r.lastLive(l, low, hi, 1, func(h hit, ok bool, code int16) {
+	r.lastLive(p, low, hi, 1, func(h hit, ok bool, code int16) {
 		if !ok || h.at.Span != len(l.Spans)-1 || l.Spans[h.at.Span].Kind != epoch.Mirrored {
 			cb(h, ok, code)
 			return
 		}
 		first := l.Spans[h.at.Span].PStart
-		r.lastLive(l, max(low, first), h.at.P, 1, func(before hit, found bool, code int16) {
+		r.lastLive(p, max(low, first), h.at.P, 1, func(before hit, found bool, code int16) {
 			expect := int64(-1) // retention took what was before
 			switch cp := checkpointOf(p); {
 			case code != 0:
@@ -152,7 +152,8 @@ func follows(b epoch.Batch, end int64) bool {
 
 // lastLive finds the last live batch that begins in [low, hi): one batch back
 // first, then in strides that grow over what is dead.
-func (r *reader) lastLive(l *epoch.Log, low, hi, stride int64, cb func(h hit, ok bool, code int16)) {
+func (r *reader) lastLive(p *ledger.Partition, low, hi, stride int64, cb func(h hit, ok bool, code int16)) {
+	l := p.Log
 	for i := l.SpanAtP(hi - 1); i >= 0; i = l.SpanAtP(hi - 1) { // over the dead end of closed spans
 		if s := l.Spans[i]; s.PEnd < 0 || hi <= s.PEnd || hi <= low {
 			break
@@ -160,7 +161,7 @@ func (r *reader) lastLive(l *epoch.Log, low, hi, stride int64, cb func(h hit, ok
 			break
 		}
 	}
-	c := r.chart(l)
+	c := r.chart(p)
 	hi = c.skipBack(hi)
 	if hi <= low || len(l.Spans) == 0 || hi <= l.Spans[0].PStart {
 		cb(hit{}, false, 0)
@@ -188,7 +189,7 @@ func (r *reader) lastLive(l *epoch.Log, low, hi, stride int64, cb func(h hit, ok
 			cb(last, end.code == 0, end.code)
 			return
 		}
-		r.lastLive(l, low, from, stride*8, cb)
+		r.lastLive(p, low, from, stride*8, cb)
 	})
 }
 
@@ -222,12 +223,12 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 			cb(0, code)
 			return
 		}
-		if v, ok := r.chart(p.Log).startKnown(p, r.start); ok {
+		if v, ok := r.chart(p).startKnown(p, r.start); ok {
 			cb(v, 0)
 			return
 		}
 		start := r.start
-		r.firstLive(p.Log, start, r.end, func(h hit, ok bool, code int16) {
+		r.firstLive(p, start, r.end, func(h hit, ok bool, code int16) {
 			switch {
 			case code != 0:
 				cb(0, code)
@@ -237,7 +238,7 @@ func (r *reader) virtualStart(p *ledger.Partition, cb func(v int64, code int16))
 					v += in
 				}
 				if s := nativeSpan(p.Log); s == nil || v < s.VStart { // else an election may take it, and who asks may not know
-					r.chart(p.Log).setStart(start, v)
+					r.chart(p).setStart(start, v)
 				}
 				cb(max(p.Log.Start, v), 0)
 			default:
