@@ -330,11 +330,15 @@ func (p *Partition) lateCopy() {
 }
 
 // givenUpBefore is givenUp for a new owner. What lies in front of a checkpoint the
-// one before had seen, and its copies had come, but for those in a shadow.
+// one before had seen, and its copies had come, but for those in a shadow; that
+// itself is the copy of what lies in front of it.
 func (p *Partition) givenUpBefore(ctx context.Context, c *kconn.Conn, l *epoch.Log, dst leader, ph physical, cp *ledger.Checkpoint, r *epoch.Recovered) error {
 	p.mu.Lock()
 	from := int64(0)
-	if cp != nil && !p.shadowing() {
+	switch {
+	case p.shadowing():
+		from = ownSpan(bookOf(p.rec, "")).PStart
+	case cp != nil:
 		from = cp.P
 	}
 	p.mu.Unlock()

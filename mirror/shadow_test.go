@@ -376,6 +376,7 @@ func TestH1StopRepairsWithoutTheSource(t *testing.T) {
 				require.Empty(t, b.deadBehind())
 				require.Nil(t, b.rec().Shadow)
 				require.Equal(t, int64(11), b.rec().Log.Open().VStart, "LMO")
+				require.True(t, b.rec().Lacks, "the cleaner may have been here")
 			})
 		}
 	}
