@@ -955,13 +955,13 @@ func TestH15GroupsWhileMirroredAnew(t *testing.T) {
 				return 0, false
 			})
 			var part groupPart
-			look := func() {
+			look := func(end int64) { // what was appended is shown before its answer has come
 				t.Helper()
 				var at groupBounds
 				eventually(t, "bounds", func() (ok bool) {
 					var why GroupReason
 					at, why = b.eng.Partition("t", 0).groupBounds()
-					return why == 0
+					return why == 0 && at.end == end
 				})
 				part.look(at, 0, part.cycle+1)
 			}
@@ -980,30 +980,30 @@ func TestH15GroupsWhileMirroredAnew(t *testing.T) {
 					require.EqualValues(t, 3, decide(noOffset, groupOffset{3, e}).offset)
 				}
 			}
-			look()
+			look(6)
 			stays()
 			uncleanElection(a, 4, 9)
 			a.write(1)
 			b.meta()
 			eventually(t, "begun", func() bool { return b.rec().Shadow != nil && b.rec().State == epoch.StateMirroring })
-			look()
+			look(4)
 			stays()
 			require.Equal(t, groupOffset{4, 0}, decide(groupOffset{5, 0}, groupOffset{5, 0}), "above the cut")
 			require.EqualValues(t, 4, decide(noOffset, groupOffset{5, -1}).offset)
 			require.Equal(t, groupOffset{2, 0}, decide(groupOffset{2, 0}, groupOffset{1, 0}), "as ever")
-			look()
+			look(4)
 			stays()
 			if stop {
 				b.stopped()
 				b.want(epoch.StateMirroring) // all is copied once more
 				eventually(t, "begun again", func() bool { return b.rec().Shadow != nil && b.rec().State == epoch.StateMirroring })
-				look()
+				look(4)
 				stays()
 			}
 			b.phys.hook(nil)
 			b.shows("0(0) 1(0) 2(0) 3(0) 4(9)")
 			eventually(t, "switched", func() bool { return b.rec().Shadow == nil })
-			look()
+			look(5)
 			stays()
 			require.EqualValues(t, 5, decide(groupOffset{5, 9}, groupOffset{4, 0}).offset)
 			require.EqualValues(t, 5, decide(noOffset, groupOffset{5, -1}).offset)
