@@ -2,6 +2,7 @@ package epoch
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,8 +25,15 @@ type shadowWorld struct {
 	src []keyed // P: its offset
 	uid int
 	e   int32 // source's leader epoch
+	// kept is below what an election may take, as the cleaner was there.
+	kept  int64
+	gone  map[int]bool // what the cleaner took
+	chain Chain
 
 	phys []keyed
+	// cleanedTo is where the log ended when the cleaner was there last.
+	cleanedTo int64
+
 	pEnd int64
 	pe   int32
 	b    Book
@@ -33,12 +41,29 @@ type shadowWorld struct {
 	late []keyed
 	bump int32
 	end  int64
-	calm bool // no more mishaps
+	// shown is the leader epoch shown.
+	shown int32
+	calm  bool // no more mishaps
 }
 
 func (w *shadowWorld) srcWrite() {
 	w.uid++
+	w.chain = w.chain.Assign(w.e, w.srcEnd())
 	w.src = append(w.src, keyed{Batch{P: w.srcEnd(), Count: 1, Epoch: w.e}, w.uid % 4, w.uid})
+}
+
+// srcClean is the source's cleaner, which does not reach the last record, nor what an
+// election may take.
+func (w *shadowWorld) srcClean() {
+	last := map[int]int64{}
+	for _, x := range w.src {
+		last[x.key] = x.P
+	}
+	w.src = slices.DeleteFunc(w.src, func(x keyed) bool {
+		w.gone[x.id] = w.gone[x.id] || last[x.key] != x.P
+		return last[x.key] != x.P
+	})
+	w.kept = w.srcEnd()
 }
 
 func (w *shadowWorld) srcEnd() int64 {
@@ -48,12 +73,8 @@ func (w *shadowWorld) srcEnd() int64 {
 	return 0
 }
 
-func (w *shadowWorld) srcChain() (c Chain) {
-	for _, x := range w.src {
-		c = c.Assign(x.Epoch, x.P)
-	}
-	return c.Assign(w.e, w.srcEnd())
-}
+// srcChain outlives the records.
+func (w *shadowWorld) srcChain() Chain { return w.chain.Assign(w.e, w.srcEnd()) }
 
 // live are the records that l shows.
 func (w *shadowWorld) live(l *Log) (out []keyed) {
@@ -87,9 +108,9 @@ func (w *shadowWorld) took(b Book, err error) {
 		end = l[len(l)-1].V + 1
 	}
 	if end < w.end {
-		require.Greater(w.t, b.Log.Bump, w.bump, "the end falls only with the epoch raised")
+		require.Greater(w.t, b.Log.Shown(w.pe), w.shown, "the end falls only with the epoch raised")
 	}
-	w.b, w.bump, w.end = b, b.Log.Bump, end
+	w.b, w.bump, w.end, w.shown = b, b.Log.Bump, end, b.Log.Shown(w.pe)
 }
 
 func (w *shadowWorld) append(x keyed) {
@@ -138,6 +159,32 @@ func (w *shadowWorld) newOwner() {
 	w.pos = n.Open().VStart
 }
 
+// lose is an unclean election of the destination that takes the last n records,
+// and what the owner then does. It does not take what the cleaner has gone by: were
+// the source to lose the same, nothing would say that older values are missing.
+func (w *shadowWorld) lose(n int) {
+	free := 0
+	for _, x := range w.phys {
+		if x.P >= w.cleanedTo {
+			free++
+		}
+	}
+	n = min(n, free)
+	if n > 0 {
+		w.pEnd = w.phys[len(w.phys)-n].P
+	}
+	w.phys = w.phys[:len(w.phys)-n]
+	w.pe++
+	if o := w.b.Log.Open(); w.b.Shadow != nil && w.pEnd < o.PStart {
+		t := w.b.Log.Spans[0].VStart
+		if lv := w.live(w.b.Log); len(lv) > 0 {
+			t = lv[len(lv)-1].V + 1
+		}
+		w.took(w.b.ViewLost(CutTo{T: min(t, o.VStart), PEnd: w.pEnd, PEpoch: w.pe, Gen: w.gen(-1)}))
+	}
+	w.newOwner()
+}
+
 // dirty finds dead records behind live ones of l, with no live copy behind; those
 // from ahead on will get one.
 func (w *shadowWorld) dirty(l *Log, ahead int64) (copies, foreign bool, lowest int64) {
@@ -150,11 +197,18 @@ func (w *shadowWorld) dirty(l *Log, ahead int64) (copies, foreign bool, lowest i
 		if alive[x.P] || len(lv) == 0 || x.P < lv[0].P {
 			continue
 		}
-		followed := false
+		followed, front := false, int64(0)
 		for _, y := range lv {
 			followed = followed || y.P > x.P && y.id == x.id
+			if y.P < x.P {
+				front = y.V + 1
+			}
 		}
+		same := x.Stamped && l.Chain.At(x.V) == x.Epoch
 		switch {
+		case same && x.V >= front && x.V < w.pos && w.gone[x.id]: // what took its place there comes behind
+		case same && x.V >= front && x.V < w.pos && !followed: // of a branch that the source lost
+			foreign = true
 		case followed, x.V >= ahead && x.Stamped && l.Chain.At(x.V) == x.Epoch: // will be
 		case x.Stamped && l.Chain.At(x.V) == x.Epoch:
 			if !copies || x.V < lowest {
@@ -249,13 +303,21 @@ func (w *shadowWorld) switchOver() {
 	require.True(w.t, cut || w.end >= was, "the end shown falls from %d to %d with the switch", was, w.end)
 }
 
+// top is the end of what is live in the log shown.
+func (w *shadowWorld) top() int64 {
+	if lv := w.live(w.b.Log); len(lv) > 0 {
+		return lv[len(lv)-1].V + 1
+	}
+	return w.b.Log.Spans[0].VStart
+}
+
 // stop makes the tail clean without the source, as STOPPING does.
 func (w *shadowWorld) stop() {
 	before := w.live(w.b.Log)
 	for range 10 {
 		copies, foreign, lowest := w.dirty(w.b.Log, MaxVirtualOffset)
 		for _, x := range w.phys { // never mirrored: no copy of it follows
-			foreign = foreign || copies && x.Stamped && x.V >= w.end
+			foreign = foreign || copies && x.Stamped && x.V >= w.top()
 		}
 		switch {
 		case w.b.Shadow == nil && !copies && !foreign:
@@ -268,7 +330,7 @@ func (w *shadowWorld) stop() {
 			if keep {
 				s.From = lowest
 			}
-			w.beside(s, max(w.end, w.b.Log.Open().VStart), false)
+			w.beside(s, max(w.top(), w.b.Log.Open().VStart), false)
 		}
 		for _, x := range w.live(w.b.Log) {
 			if x.V < w.pos {
@@ -301,7 +363,7 @@ func (w *shadowWorld) start() {
 		w.newOwner()
 		return
 	}
-	w.beside(ShadowStart{}, w.end, true)
+	w.beside(ShadowStart{}, w.top(), true)
 }
 
 func ids(xs []keyed) (out []string) {
@@ -332,32 +394,45 @@ func (w *shadowWorld) clean() {
 			left = append(left, x)
 		}
 	}
-	w.phys = left
+	w.phys, w.cleanedTo = left, w.pEnd
 	kept := map[int]keyed{}
 	for _, x := range w.live(w.b.Log) {
 		kept[x.key] = x
 	}
 	for k, x := range newest {
+		if slices.ContainsFunc(w.phys, func(y keyed) bool { return y.key == k && y.V > x.V && w.gone[y.id] }) {
+			continue // the source has nothing of the key either, up to here
+		}
 		require.Equal(w.t, x.id, kept[k].id, "H1: the cleaner took the newest live record of key %d", k)
 	}
+}
+
+func newest(xs []keyed, key int) (out keyed) {
+	for _, x := range xs {
+		if x.key == key {
+			out = x
+		}
+	}
+	return out
 }
 
 // H1, H15: random histories of a compacted partition.
 func TestShadowHistories(t *testing.T) {
 	histories.Check(t, func(t *rapid.T) {
 		first := &Log{Spans: []Span{{Kind: Mirrored, Gen: 0, PEnd: -1}}}
-		w := &shadowWorld{t: t, b: Book{Log: first, Pairs: []Pair{{Cluster: "S", LME: 0, LMO: 3}}}}
+		w := &shadowWorld{t: t, gone: map[int]bool{}, b: Book{Log: first, Pairs: []Pair{{Cluster: "S", LME: 0, LMO: 3}}}}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			switch rapid.IntRange(0, 11).Draw(t, "step") {
+			switch rapid.IntRange(0, 13).Draw(t, "step") {
 			case 0, 1, 2:
 				w.srcWrite()
 			case 3, 4, 5, 6:
 				w.mirror()
 			case 7: // an unclean election of the source
-				keep := rapid.Int64Range(0, w.srcEnd()).Draw(t, "keep")
+				keep := rapid.Int64Range(w.kept, w.srcEnd()).Draw(t, "keep")
 				for len(w.src) > 0 && w.srcEnd() > keep {
 					w.src = w.src[:len(w.src)-1]
 				}
+				w.chain = w.chain.Truncate(w.srcEnd())
 				w.e++
 				w.srcWrite()
 			case 8:
@@ -371,6 +446,10 @@ func TestShadowHistories(t *testing.T) {
 				w.newOwner()
 			case 10:
 				w.clean()
+			case 12: // the source's cleaner
+				w.srcClean()
+			case 13:
+				w.lose(rapid.IntRange(0, 6).Draw(t, "lost"))
 			case 11:
 				if rapid.IntRange(0, 3).Draw(t, "stop") == 0 {
 					w.stop()
@@ -390,6 +469,10 @@ func TestShadowHistories(t *testing.T) {
 			w.notice()
 			w.mirror()
 			w.switchOver()
+			// Both sides had an unclean election: the source has to go on up to the end ever shown.
+			if w.b.Shadow != nil && w.pos >= w.srcEnd() && w.pos < w.b.Shadow.Target {
+				w.srcWrite()
+			}
 		}
 		require.Nil(t, w.b.Shadow)
 		require.Equal(t, w.srcEnd(), w.pos)
@@ -401,7 +484,7 @@ func TestShadowHistories(t *testing.T) {
 		have := map[int]int{}
 		for _, x := range w.live(w.b.Log) {
 			have[x.key] = x.id
-			require.Equal(t, w.src[x.V].id, x.id)
+			require.True(t, slices.ContainsFunc(w.src, func(y keyed) bool { return y.P == x.V && y.id == x.id }) || newest(w.src, x.key).P > x.V)
 			require.Equal(t, x.Epoch, w.b.Log.Chain.At(x.V))
 		}
 		require.Equal(t, want, have)

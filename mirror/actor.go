@@ -286,9 +286,10 @@ func (p *Partition) assign(ctx context.Context) error {
 		p.mu.Unlock()
 		return nil
 	}
-	if p.compacted && p.queue[0].base < p.awaits {
-		// What lies dead ahead is of an epoch that the source has lost since.
-		p.slog.Warn("on this compacted topic dead batches lie behind mirrored records that the source has lost since, and the cleaner would keep them instead", "from", p.queue[0].base, "to", p.awaits)
+	if p.compacted && p.tail.vEnd < p.awaits {
+		// What lies dead ahead is of an epoch that the source has lost since, also
+		// where it has no record now (a transaction's marker).
+		p.slog.Warn("on this compacted topic dead batches lie behind mirrored records that the source has lost since, and the cleaner would keep them instead", "from", p.tail.vEnd, "to", p.awaits)
 		p.doubt("dead_behind", regen{force: true, rebuild: &rebuild{}})
 		p.mu.Unlock()
 		return nil

@@ -821,6 +821,50 @@ func TestH1StopLeavesWhatTheCleanerTook(t *testing.T) {
 	}
 }
 
+// H1: what lies dead ahead is of a branch that the source lost before it was
+// mirrored: nothing is cut, and no copy of it comes. All is mirrored anew behind it.
+func TestH1DeadAheadOfALostBranch(t *testing.T) {
+	for _, hole := range []bool{false, true} {
+		t.Run(fmt.Sprint("hole ", hole), func(t *testing.T) {
+			a, b := shadowed(t, 1, 1)
+			landed := false
+			b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
+				if s, _ := x.ReadStamp(); s.V == 1 && !landed {
+					landed = true
+					late := rawBatch{base: 2, n: 1}.bytes()
+					if late.WriteStamp(protocol.Stamp{V: 2, Gen: 99}) != nil {
+						panic("stamp")
+					}
+					late.SetBase(l.end(), l.epoch)
+					l.append(late)
+				}
+				return 0, false
+			})
+			a.write(1)
+			b.meta()
+			p := b.eng.Partition("t", 0)
+			eventually(t, "it was looked at", func() bool {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return p.suspect == nil && p.tail.position == 2 && p.awaits == 3
+			})
+			uncleanElection(a, 2, 5)
+			want := "0(0) 1(0) 2(5)"
+			if hole { // a transaction was given up in the election
+				a.phys.with("t", 0, func(l *fakeLog) { l.append(rawBatch{base: 2, n: 1, epoch: 5, pid: 1, control: true}.bytes()) })
+				want = "0(0) 1(0) 3(5)"
+			}
+			a.write(1)
+			b.meta()
+			b.shows(want)
+			eventually(t, "mirrored anew", func() bool { return b.rebuilt() && b.rec().Shadow == nil })
+			b.shows(want)
+			require.Empty(t, b.deadBehind())
+			require.Equal(t, a.content(), b.content())
+		})
+	}
+}
+
 // M17, H1: a topic that becomes a compacted one is written once more, as dead
 // records may lie behind live ones, also when something else is in the ledger
 // before anybody has looked.
