@@ -314,8 +314,10 @@ func (w *shadowWorld) top() int64 {
 // stop makes the tail clean without the source, as STOPPING does.
 func (w *shadowWorld) stop() {
 	before := w.live(w.b.Log)
+	copied := MaxVirtualOffset // from there on all that is here was
 	for range 10 {
 		copies, foreign, lowest := w.dirty(w.b.Log, MaxVirtualOffset)
+		copies = copies && lowest < copied
 		for _, x := range w.phys { // never mirrored: no copy of it follows
 			foreign = foreign || copies && x.Stamped && x.V >= w.top()
 		}
@@ -331,6 +333,7 @@ func (w *shadowWorld) stop() {
 				s.From = lowest
 			}
 			w.beside(s, max(w.top(), w.b.Log.Open().VStart), false)
+			copied = s.From
 		}
 		for _, x := range w.live(w.b.Log) {
 			if x.V < w.pos {
@@ -384,17 +387,7 @@ func (w *shadowWorld) clean() {
 	for _, x := range w.live(w.b.Log) {
 		newest[x.key] = x
 	}
-	last := map[int]int64{}
-	for _, x := range w.phys {
-		last[x.key] = x.P
-	}
-	var left []keyed
-	for _, x := range w.phys {
-		if last[x.key] == x.P {
-			left = append(left, x)
-		}
-	}
-	w.phys, w.cleanedTo = left, w.pEnd
+	w.scrub()
 	kept := map[int]keyed{}
 	for _, x := range w.live(w.b.Log) {
 		kept[x.key] = x
@@ -405,6 +398,42 @@ func (w *shadowWorld) clean() {
 		}
 		require.Equal(w.t, x.id, kept[k].id, "H1: the cleaner took the newest live record of key %d", k)
 	}
+}
+
+// neglect is what happens while nobody owns the partition: the cleaner may take
+// live records where the end is not clean, though not the last one, as it leaves
+// the active segment alone.
+func (w *shadowWorld) neglect() {
+	before := w.live(w.b.Log)
+	if w.b.Shadow != nil || len(before) == 0 || !rapid.Bool().Draw(w.t, "neglected") {
+		return
+	}
+	w.land()
+	was, to := slices.Clone(w.phys), w.cleanedTo
+	w.scrub()
+	if l := w.live(w.b.Log); len(l) == 0 || l[len(l)-1].P != before[len(before)-1].P {
+		w.phys, w.cleanedTo = was, to
+	}
+}
+
+// land appends what nobody expects.
+func (w *shadowWorld) land() {
+	if len(w.late) > 0 {
+		w.append(w.late[0])
+		w.late = w.late[1:]
+	} else if rapid.Bool().Draw(w.t, "foreign") {
+		w.append(keyed{Batch{Count: 1}, 1, -1})
+	}
+}
+
+// scrub keeps the last record of each key.
+func (w *shadowWorld) scrub() {
+	last := map[int]int64{}
+	for _, x := range w.phys {
+		last[x.key] = x.P
+	}
+	w.phys = slices.DeleteFunc(slices.Clone(w.phys), func(x keyed) bool { return last[x.key] != x.P })
+	w.cleanedTo = w.pEnd
 }
 
 func newest(xs []keyed, key int) (out keyed) {
@@ -436,13 +465,9 @@ func TestShadowHistories(t *testing.T) {
 				w.e++
 				w.srcWrite()
 			case 8:
-				if len(w.late) > 0 {
-					w.append(w.late[0])
-					w.late = w.late[1:]
-				} else if rapid.Bool().Draw(t, "foreign") {
-					w.append(keyed{Batch{Count: 1}, 1, -1})
-				}
+				w.land()
 			case 9:
+				w.neglect()
 				w.newOwner()
 			case 10:
 				w.clean()
@@ -452,6 +477,7 @@ func TestShadowHistories(t *testing.T) {
 				w.lose(rapid.IntRange(0, 6).Draw(t, "lost"))
 			case 11:
 				if rapid.IntRange(0, 3).Draw(t, "stop") == 0 {
+					w.neglect()
 					w.stop()
 					w.start()
 				}
