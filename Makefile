@@ -43,7 +43,7 @@ test-long: test histories ## make test and the long tests (build tag "long"), an
 
 # Without the race detector, which makes them six times slower. HISTORIES=10m looks deeper.
 histories: HISTORIES ?= 20s
-histories: ## Each property test (rapid) with other histories for HISTORIES (20s): 4 minutes in all
+histories: ## Each property test (rapid) with other histories for HISTORIES (20s): 5 minutes in all
 	@dirs=$$(git grep -l 'histories\.Check(' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|'); \
 	names=$$(git grep -hE '^func Test|histories\.Check\(' -- '*_test.go' | \
 	awk '/^func Test/ { n = $$2; sub(/\(.*/, "", n) } /histories\.Check\(/ { print n }' | sort -u | paste -sd '|' -); \

@@ -19,8 +19,11 @@ func TestRandomSeedsLong(t *testing.T) {
 		{"shadows", 16, 300, func(t *testing.T, seed uint64) {
 			randomShadows(t, rand.New(rand.NewPCG(seed, 77)), seed%2 == 1)
 		}},
-		{"rounds", 12, 72, func(t *testing.T, seed uint64) { randomRounds(t, rand.New(rand.NewPCG(seed, 1)), false) }},
-		{"rounds, unclean", 12, 72, func(t *testing.T, seed uint64) { randomRounds(t, rand.New(rand.NewPCG(seed, 2)), true) }},
+		{"rounds", 12, 72, func(t *testing.T, seed uint64) { randomRounds(t, rand.New(rand.NewPCG(seed, 1)), false, false) }},
+		{"rounds, unclean", 12, 72, func(t *testing.T, seed uint64) { randomRounds(t, rand.New(rand.NewPCG(seed, 2)), true, false) }},
+		{"rounds, compacted", 6, 66, func(t *testing.T, seed uint64) {
+			randomRounds(t, rand.New(rand.NewPCG(seed, 4)), seed%2 == 1, true)
+		}},
 		{"faults", 12, 72, func(t *testing.T, seed uint64) { randomFaults(t, rand.New(rand.NewPCG(seed, 3))) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -157,11 +157,16 @@ func (c *follower) step(h *history, branches [][]liveRecord, maxBytes int32) {
 	}
 }
 
-// told are the records that the reader has but for those below all that is left,
-// records and epochs: as with Kafka itself, nothing says that these were lost.
+// told are the records that the reader has, but for those that were lost where the
+// log has a hole now: as with Kafka itself, who has no epochs of its own for all
+// that it read is sent to the hole's end, or told nothing.
 func (c *follower) told(h *history) (out []liveRecord) {
+	live, chain := map[int64]bool{}, h.joined()
+	for _, r := range h.live {
+		live[r.v] = true
+	}
 	for _, r := range c.has {
-		if h.joined().At(r.v) >= 0 {
+		if live[r.v] || chain.At(r.v) == r.epoch {
 			out = append(out, r)
 		}
 	}

@@ -3,6 +3,7 @@ package histories
 
 import (
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,8 +24,18 @@ func Check(t *testing.T, property func(*rapid.T)) {
 		}
 	}
 	for end := time.Now().Add(long); ; {
-		if rapid.Check(t, property); !time.Now().Before(end) {
+		if rapid.Check(quiet{t}, property); !time.Now().Before(end) {
 			return
 		}
+	}
+}
+
+// quiet leaves out what rapid says of each hundred that passed.
+type quiet struct{ *testing.T }
+
+func (q quiet) Logf(format string, args ...any) {
+	q.Helper()
+	if !strings.HasPrefix(format, "[rapid] OK") {
+		q.T.Logf(format, args...)
 	}
 }
