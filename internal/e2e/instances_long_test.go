@@ -268,14 +268,16 @@ func TestLinkFlaps(t *testing.T) {
 			return err == nil && end.Offset == 1
 		})
 	}
-	loud := 0
+	loud, which := 0, map[string]int{}
 	for line := range strings.Lines(l.Log()[said:]) {
 		if !strings.Contains(line, "level=DEBUG") {
 			loud++
+			_, msg, _ := strings.Cut(line, " msg=")
+			which[strings.TrimSpace(msg[:min(len(msg), 40)])]++
 		}
 	}
-	t.Logf("MEASURED 5 flaps, %d partitions: %d ledger records (leases and checkpoints too), %d log lines, %d of them above debug",
-		partitions, written()-ledger, len(strings.Split(l.Log(), "\n"))-lines, loud)
+	t.Logf("MEASURED 5 flaps, %d partitions: %d ledger records (leases and checkpoints too), %d log lines, %d of them above debug: %v",
+		partitions, written()-ledger, len(strings.Split(l.Log(), "\n"))-lines, loud, which)
 	require.Less(t, written()-ledger, int64(partitions))
 	require.Less(t, loud, 200)
 	for _, p := range l.Describe(ctx, topic) {

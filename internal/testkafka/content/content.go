@@ -81,13 +81,14 @@ func CreateTopic(ctx context.Context, bootstrap, topic string, partitions int32,
 	for k, v := range configs {
 		conf[k] = &v
 	}
-	// A broker that has just lost its ZooKeeper session says UNKNOWN_SERVER_ERROR, whether it made the topic or not.
+	// A broker that has just lost its ZooKeeper session says UNKNOWN_SERVER_ERROR, whether it made the topic or not; one whose
+	// heartbeats were late, INVALID_REPLICATION_FACTOR.
 	for try := 1; ; try++ {
 		_, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, 1, conf, topic)
 		if err == nil || try > 1 && errors.Is(err, kerr.TopicAlreadyExists) {
 			break
 		}
-		if again := errors.Is(err, kerr.UnknownServerError) || kerr.IsRetriable(err); !again || try == 20 || ctx.Err() != nil {
+		if again := errors.Is(err, kerr.UnknownServerError) || errors.Is(err, kerr.InvalidReplicationFactor) || kerr.IsRetriable(err); !again || try == 20 || ctx.Err() != nil {
 			return fmt.Errorf("content: create topic %s: %w", topic, err)
 		}
 		select {
