@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
 
+	"github.com/lockstep-kafka/lockstep/epoch"
 	"github.com/lockstep-kafka/lockstep/internal/histories"
 	"github.com/lockstep-kafka/lockstep/internal/ledger"
 	"github.com/lockstep-kafka/lockstep/protocol"
@@ -31,12 +32,28 @@ func offsetsOf(b *bench, version int16, timestamp int64) kmsg.ListOffsetsRespons
 	return r.Topics[0].Partitions[0]
 }
 
-// end of the last live batch.
+// end of the last live batch, which may be a transaction's marker that a loss or
+// a cut has left as the last.
 func (h *history) end() int64 {
-	if n := len(h.live); n > 0 && !h.native {
-		return h.live[n-1].end
+	if h.native {
+		return h.vend
 	}
-	return h.vend
+	end := int64(-1)
+	if n := len(h.live); n > 0 {
+		end = h.live[n-1].end
+	}
+	for _, b := range h.part.batches {
+		if !b.IsControl() {
+			continue
+		}
+		if at, verdict := h.log.Classify(headerOf(b)); verdict == epoch.Live && jump(h.log, at.P) == at.P {
+			end = max(end, at.VEnd)
+		}
+	}
+	if end < 0 {
+		return h.vend
+	}
+	return end
 }
 
 // TestListOffsetsSpeaksOfTheLiveRecords: on any history, start, end, look-ups
