@@ -39,8 +39,7 @@ func randomFaults(t *testing.T, rng *rand.Rand) {
 	brng := rand.New(rand.NewPCG(rng.Uint64(), 1)) // the broker's own: it runs elsewhere
 	r.dst.onProduce = func(_ partKey, l *fakeLog, b protocol.Batch) (int16, bool) {
 		land := func(b protocol.Batch) {
-			b.SetBase(l.end(), l.epoch)
-			l.append(b)
+			l.land(b)
 		}
 		for len(late) > 0 && brng.IntN(4) == 0 {
 			land(late[0])

@@ -128,6 +128,12 @@ func (l *fakeLog) append(b protocol.Batch) {
 	l.chain = l.chain.Assign(b.PartitionLeaderEpoch(), b.BaseOffset())
 }
 
+// land is append behind all that is there, as the broker does it.
+func (l *fakeLog) land(b protocol.Batch) {
+	b.SetBase(l.end(), l.epoch)
+	l.append(b)
+}
+
 // truncate drops batches from the first that ends above to.
 func (l *fakeLog) truncate(to int64) {
 	for n := len(l.batches); n > 0 && l.batches[n-1].NextOffset() > to; n-- {

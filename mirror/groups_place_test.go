@@ -23,8 +23,7 @@ func TestPlacesInTheOwnLog(t *testing.T) {
 		if n++; n%3 != 2 {
 			return 0, false
 		}
-		b.SetBase(l.end(), l.epoch) // landed, but the connection breaks
-		l.append(b)
+		l.land(b) // but the connection breaks
 		return -1, true
 	}
 	r.start()

@@ -35,8 +35,7 @@ func lateWrite(t *testing.T, compacted bool) {
 			late[0].SetBase(l.end(), l.epoch)
 			l.append(late[0])
 		case 5: // appended, but the connection breaks
-			b.SetBase(l.end(), l.epoch)
-			l.append(b)
+			l.land(b)
 			return -1, true
 		}
 		return 0, false
@@ -63,8 +62,7 @@ func TestH12WhatMayHaveBeenShown(t *testing.T) {
 		}
 		lose = false
 		atLanding = tail()
-		b.SetBase(l.end(), l.epoch)
-		l.append(b)
+		l.land(b)
 		return -1, true // landed; the connection breaks
 	}
 	r.start()
@@ -117,8 +115,7 @@ func TestH2TimedOutIsANewGeneration(t *testing.T) {
 			r.write(0, rawBatch{base: 0, n: 1}, rawBatch{base: 1, n: 1}, rawBatch{base: 2, n: 1})
 			var late protocol.Batch
 			land := func(l *fakeLog, b protocol.Batch) {
-				b.SetBase(l.end(), l.epoch)
-				l.append(b)
+				l.land(b)
 			}
 			n := 0
 			r.dst.onProduce = func(_ partKey, l *fakeLog, b protocol.Batch) (int16, bool) {
@@ -162,8 +159,7 @@ func TestH1LateCopyBehindLive(t *testing.T) {
 	r.start()
 	r.reached(0, 2)
 	r.dst.with("t", 0, func(l *fakeLog) {
-		late.SetBase(l.end(), l.epoch)
-		l.append(late)
+		l.land(late)
 	})
 	r.write(0, rawBatch{base: 2, n: 1})
 	eventually(t, "repaired", func() bool {
@@ -177,8 +173,7 @@ func TestH1LateCopyBehindLive(t *testing.T) {
 	r.store.checkpoint(cps[0])
 	r.dst.with("t", 0, func(l *fakeLog) {
 		b := append(protocol.Batch(nil), l.batches[len(l.batches)-1]...)
-		b.SetBase(l.end(), l.epoch)
-		l.append(b)
+		l.land(b)
 	})
 	r.start()
 	eventually(t, "repaired", func() bool {
@@ -243,8 +238,7 @@ func TestF4aNewOwner(t *testing.T) {
 		for range 6 { // late writes of the old owner
 			b := rawBatch{n: 1}.bytes()
 			require.NoError(t, b.WriteStamp(protocol.Stamp{V: 5, Gen: gen}))
-			b.SetBase(l.end(), l.epoch)
-			l.append(b)
+			l.land(b)
 		}
 	})
 	r.start()

@@ -30,11 +30,7 @@ func TestH1StopRepairsWithoutTheSource(t *testing.T) {
 			return x
 		},
 		"of what was never mirrored": func(l *fakeLog) protocol.Batch {
-			x := rawBatch{base: 11, n: 1}.bytes()
-			if x.WriteStamp(protocol.Stamp{V: 11, Gen: 99}) != nil {
-				panic("stamp")
-			}
-			return x
+			return ofAnOwnerBefore(11, 1)
 		},
 		"direct write": func(*fakeLog) protocol.Batch { return rawBatch{base: 0, n: 2}.bytes() },
 	} {
@@ -52,8 +48,7 @@ func TestH1StopRepairsWithoutTheSource(t *testing.T) {
 				before := b.content()
 				b.phys.with("t", 0, func(l *fakeLog) {
 					x := dirt(l)
-					x.SetBase(l.end(), l.epoch)
-					l.append(x)
+					l.land(x)
 				})
 				require.NotEmpty(t, b.deadBehind())
 				a.phys.close()
@@ -121,8 +116,7 @@ func TestH1StopLooksBetweenGenerations(t *testing.T) {
 				}
 				landed++
 				x = append(protocol.Batch(nil), x...)
-				x.SetBase(l.end(), l.epoch)
-				l.append(x)
+				l.land(x)
 				return -1, true // the connection breaks
 			})
 			a.write(2)
@@ -161,8 +155,7 @@ func TestH1LateWriteOfTheStopsCopy(t *testing.T) {
 	sent, landed := false, false
 	b.phys.with("t", 0, func(l *fakeLog) {
 		x := rawBatch{base: 0, n: 1}.bytes() // a direct write: the stop makes a copy
-		x.SetBase(l.end(), l.epoch)
-		l.append(x)
+		l.land(x)
 	})
 	b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
 		s, _ := x.ReadStamp()
@@ -171,8 +164,7 @@ func TestH1LateWriteOfTheStopsCopy(t *testing.T) {
 			sent, late = true, x
 			return -1, true
 		case s.Flags&epoch.FlagHidden != 0 && late != nil:
-			late.SetBase(l.end(), l.epoch)
-			l.append(late)
+			l.land(late)
 			late, landed = nil, true
 		}
 		return 0, false
@@ -221,12 +213,7 @@ func TestH1StopBeforeTheCopyOfALateWrite(t *testing.T) {
 					return kerr.NotEnoughReplicas.Code, true
 				case s.V == 2 && !landed:
 					landed = true
-					late := rawBatch{base: v, n: 2}.bytes()
-					if late.WriteStamp(protocol.Stamp{V: v, Gen: 99}) != nil {
-						panic("stamp")
-					}
-					late.SetBase(l.end(), l.epoch)
-					l.append(late)
+					l.land(ofAnOwnerBefore(v, 2))
 				}
 				return 0, false
 			})
@@ -281,14 +268,7 @@ func TestStopWhileMirroredAnew(t *testing.T) {
 	b.stopped()
 	b.write(1)
 	a.write(1) // never mirrored
-	a.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
-		if s, _ := x.ReadStamp(); s.V == 2 && a.rec().Shadow != nil && !a.rec().Shadow.Local {
-			return 7, true // REQUEST_TIMED_OUT for ever: not before the stop
-		}
-		return 0, false
-	})
-	a.mirrors(b)
-	eventually(t, "begun", func() bool { return a.part() != nil && a.rec().Shadow != nil && a.rec().State == epoch.StateMirroring })
+	a.mirrorsAnewUpTo(b, 2)
 	require.Equal(t, "0(0) 1(0) 2(0)", a.dump(), "up to the cut")
 	shown := a.content()
 	a.want(epoch.StateStopped)
@@ -321,14 +301,7 @@ func TestH15StopLeavesOlderValuesToTheNextStart(t *testing.T) {
 	b.write(1)
 	a.write(1)                                                                                         // never mirrored; of the key of offset 1,
 	a.phys.with("t", 0, func(l *fakeLog) { l.batches = slices.Delete(slices.Clone(l.batches), 1, 2) }) // so the cleaner takes that
-	a.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
-		if s, _ := x.ReadStamp(); s.V == 1 && a.rec().Shadow != nil && !a.rec().Shadow.Local {
-			return 7, true // REQUEST_TIMED_OUT for ever: not before the stop
-		}
-		return 0, false
-	})
-	a.mirrors(b)
-	eventually(t, "begun", func() bool { return a.part() != nil && a.rec().Shadow != nil && a.rec().State == epoch.StateMirroring })
+	a.mirrorsAnewUpTo(b, 1)
 	require.Equal(t, "0(0) 2(0)", a.dump())
 	a.stopped()
 	require.Equal(t, "0(0) 2(0)", a.dump(), "the source may be gone")
@@ -369,8 +342,7 @@ func TestH1StopLeavesWhatTheCleanerTook(t *testing.T) {
 			eventually(t, "all of it", func() bool { return b.part().Tail().Position == 3 })
 			b.phys.with("t", 0, func(l *fakeLog) {
 				x := dirt(l)
-				x.SetBase(l.end(), l.epoch)
-				l.append(x)
+				l.land(x)
 				l.batches = slices.Delete(slices.Clone(l.batches), 1, 2) // it is of the key of offset 1
 			})
 			b.stopped()

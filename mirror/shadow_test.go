@@ -53,6 +53,30 @@ func (s *site) deadBehind() (out []int64) {
 	return out
 }
 
+// ofAnOwnerBefore is a write of n records at offset v, of a generation that is
+// none of the log's.
+func ofAnOwnerBefore(v int64, n int) protocol.Batch {
+	x := rawBatch{base: v, n: n}.bytes()
+	if x.WriteStamp(protocol.Stamp{V: v, Gen: 99}) != nil {
+		panic("stamp")
+	}
+	return x
+}
+
+// mirrorsAnewUpTo begins to mirror src, which writes a compacted topic once more,
+// and gets to offset v and no further until the hook is taken away.
+func (s *site) mirrorsAnewUpTo(src *site, v int64) {
+	s.t.Helper()
+	s.phys.hook(func(_ partKey, _ *fakeLog, x protocol.Batch) (int16, bool) {
+		if at, _ := x.ReadStamp(); at.V == v && s.rec().Shadow != nil && !s.rec().Shadow.Local {
+			return 7, true // REQUEST_TIMED_OUT for ever: not before the stop
+		}
+		return 0, false
+	})
+	s.mirrors(src)
+	eventually(s.t, "begun", func() bool { return s.part() != nil && s.rec().Shadow != nil && s.rec().State == epoch.StateMirroring })
+}
+
 // shadowed is a site B that mirrors a compacted topic of n batches, whose source
 // then has an unclean election that leaves it keep of them, and writes two more.
 func shadowed(t *testing.T, n, keep int) (a, b *site) {
@@ -161,8 +185,7 @@ func TestH15ShadowSurvivesCrashes(t *testing.T) {
 							return 0, false
 						}
 						if at == "append landed" && n == k {
-							x.SetBase(l.end(), l.epoch)
-							l.append(x)
+							l.land(x)
 						}
 						return -1, true
 					})
@@ -320,12 +343,7 @@ func TestH15KeptFrontDoesNotOutliveACut(t *testing.T) {
 		switch s, _ := x.ReadStamp(); {
 		case s.V == 4 && !landed:
 			landed = true
-			late := rawBatch{base: 2, n: 1}.bytes()
-			if late.WriteStamp(protocol.Stamp{V: 2, Gen: 99}) != nil {
-				panic("stamp")
-			}
-			late.SetBase(l.end(), l.epoch)
-			l.append(late)
+			l.land(ofAnOwnerBefore(2, 1))
 		case s.V == 2: // the end is not written once more yet
 			return 7, true // REQUEST_TIMED_OUT
 		}

@@ -37,8 +37,7 @@ func TestH1SourceLosesWhatLanded(t *testing.T) {
 				}
 				landed = true
 				x = append(protocol.Batch(nil), x...)
-				x.SetBase(l.end(), l.epoch)
-				l.append(x)
+				l.land(x)
 				return -1, true // the connection breaks
 			})
 			a.write(1)
@@ -82,12 +81,7 @@ func TestH1LateCopyBeforeTheFirstCheckpoint(t *testing.T) {
 			b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
 				if s, ok := x.ReadStamp(); ok && s.V == 2 && !landed {
 					landed = true
-					late := rawBatch{base: 0, n: 2}.bytes()
-					if late.WriteStamp(protocol.Stamp{Gen: 99}) != nil {
-						panic("stamp")
-					}
-					late.SetBase(l.end(), l.epoch)
-					l.append(late)
+					l.land(ofAnOwnerBefore(0, 2))
 				}
 				return 0, false
 			})
@@ -130,12 +124,7 @@ func TestH1DeadAheadOfALostBranch(t *testing.T) {
 			b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
 				if s, _ := x.ReadStamp(); s.V == 1 && !landed {
 					landed = true
-					late := rawBatch{base: 2, n: 1}.bytes()
-					if late.WriteStamp(protocol.Stamp{V: 2, Gen: 99}) != nil {
-						panic("stamp")
-					}
-					late.SetBase(l.end(), l.epoch)
-					l.append(late)
+					l.land(ofAnOwnerBefore(2, 1))
 				}
 				return 0, false
 			})

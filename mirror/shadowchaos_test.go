@@ -78,21 +78,20 @@ func randomShadows(t *testing.T, r *rand.Rand, unclean bool) {
 	faults, foreign := true, 3
 	brng := rand.New(rand.NewPCG(r.Uint64(), 1))
 	b.phys.hook(func(_ partKey, l *fakeLog, x protocol.Batch) (int16, bool) {
-		land := func(x protocol.Batch) { x.SetBase(l.end(), l.epoch); l.append(x) }
 		if !faults { // what is still on its way comes now: each on its own may hold up a stop for a whole wait
 			for _, y := range late {
-				land(y)
+				l.land(y)
 			}
 			late = nil
 			return 0, false
 		}
 		if len(late) > 0 && brng.IntN(3) == 0 {
-			land(late[0])
+			l.land(late[0])
 			late = late[1:]
 		}
 		switch brng.IntN(24) {
 		case 0:
-			land(x)
+			l.land(x)
 			return kerr.RequestTimedOut.Code, true
 		case 1, 2:
 			late = append(late, x)
@@ -107,7 +106,7 @@ func randomShadows(t *testing.T, r *rand.Rand, unclean bool) {
 		case 6:
 			if foreign > 0 {
 				foreign--
-				land(rawBatch{base: 0, n: 2}.bytes())
+				l.land(rawBatch{base: 0, n: 2}.bytes())
 			}
 		case 7:
 			if unclean && len(l.batches) > 1 {

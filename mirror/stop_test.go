@@ -400,8 +400,7 @@ func TestStoppingGivesUpAWrite(t *testing.T) {
 	b.stopped()
 	if lmo := b.rec().Pairs[0].LMO; lmo == 2 {
 		b.phys.with("t", 0, func(l *fakeLog) {
-			late.SetBase(l.end(), l.epoch)
-			l.append(late)
+			l.land(late)
 		})
 		b.write(1)
 		require.Equal(t, "0(0) 1(1) 3(2)", b.dump(), "dead, and it leaves a hole")
